@@ -67,7 +67,12 @@ def main() -> None:
         f"encoder {retriever.encoder_name}, index {retriever.index_id}",
         flush=True,
     )
-    config = uvicorn.Config(create_app(retriever, limits), log_level="warning", timeout_graceful_shutdown=10)
+    config = uvicorn.Config(
+        create_app(retriever, limits),
+        log_level="warning",
+        timeout_keep_alive=75,  # a trainer asks again after each update, and should find its connection open
+        timeout_graceful_shutdown=10,
+    )
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again once it has shut down
         uvicorn.Server(config).run(sockets=[server])
     retriever.close()

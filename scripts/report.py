@@ -10,8 +10,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from rag_r1.evaluation.report import write_report
 
 
@@ -43,7 +41,7 @@ def main() -> None:
     except (OSError, ValueError) as error:
         sys.exit(f"report.py: {error}")
     for name, table in report.tables.items():
-        Console().print(table.rich(name))
+        table.show(name)
     for warning in report.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(f"report: {report.html}\n        {report.markdown}")

@@ -60,7 +60,7 @@ def by_sampling(side: str, paths: Sequence[str | os.PathLike[str]]) -> dict[str,
 def comparison_table(before: Evaluation | None, after: Evaluation) -> Table:
     """By kind: EM with its change (95 % interval, paired by question), rounds, queries and seconds a question."""
     both = before is not None
-    header = ["kind", "questions"]
+    header = ["kind", "n"]
     for name in ("EM", "rounds", "queries", "s/question"):
         header += [f"{name} before", "after"] if both else [name]
         header += ["change"] if both and name == "EM" else []

@@ -10,8 +10,10 @@ import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
+import rich.box
+import rich.console
 import rich.markup
 import rich.table
 
@@ -90,16 +92,19 @@ class Table:
         kind = "" if self.numbers else ' class="words"'
         return f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
-    def rich(self, title: str = "") -> rich.table.Table:
-        """For the terminal; the total stands below a line."""
-        table = rich.table.Table(title=title or None, title_justify="left")
+    def show(self, title: str = "") -> None:
+        """Print to the terminal, the total below a line. A narrow terminal wraps lines, nothing is cut off."""
+        table = rich.table.Table(title=title or None, title_justify="left", box=rich.box.SIMPLE_HEAD, padding=(0, 1))
         for i, name in enumerate(self.header):
-            table.add_column(name, justify="right" if i and self.numbers else "left")
+            side: Literal["left", "right"] = "right" if i and self.numbers else "left"
+            table.add_column(name.replace(" before", "\nbefore"), justify=side, no_wrap=True)
         for i, row in enumerate(self.rows):
             if self.total and i and i == len(self.rows) - 1:
                 table.add_section()
             table.add_row(*map(rich.markup.escape, row))
-        return table
+        console = rich.console.Console()
+        console.width = max(console.width, console.measure(table, options=console.options.update(width=10_000)).maximum)
+        console.print(table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,9 @@ from typing import Any
 import hydra
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from rag_r1.data import QuestionRow, read_questions
-from rag_r1.evaluation.document import Heading, Text, to_markdown
+from rag_r1.evaluation.document import Heading, Table, Text, to_markdown
 from rag_r1.evaluation.results import Record
 from rag_r1.evaluation.runner import evaluate
 from rag_r1.evaluation.settings import EvaluationSettings, data_facts, limit_rows, model_facts
@@ -113,8 +112,10 @@ def show(records: Sequence[Record], settings: EvaluationSettings) -> int:
     out = Path(settings.out_dir)
     rows = summarise(records)
     title = f"{settings.model}: {settings.protocol}, temperature {settings.temperature:g}, {settings.data}"
-    Console().print(to_table(rows).rich(title))
-    (out / "summary.md").write_text(to_markdown([Heading("Evaluation"), Text(title), to_table(rows)]), encoding="utf-8")
+    full = to_table(rows)
+    Table(full.header[:-1], [row[:-1] for row in full.rows], total=True).show(title)
+    print(f"ended by: {full.rows[-1][-1]}")
+    (out / "summary.md").write_text(to_markdown([Heading("Evaluation"), Text(title), full]), encoding="utf-8")
     print(f"results: {out / 'results.jsonl'}\nsummary: {out / 'summary.md'}")
     failed = [record for record in records if record["failed"]]
     if not failed:

@@ -1,7 +1,7 @@
 """The report of a training run: what evaluation said before and after it, how training went, and examples to read.
 
-Two evaluations that differ in more than the model get a warning that names what differs: numbers under other retrievers,
-prompts or budgets are not comparable.
+Two evaluations that differ in more than the model get a warning that names what differs: numbers under other
+retrievers, prompts or budgets are not comparable.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _comparison_blocks(
     return [
         *blocks,
         Text(
-            "EM is exact match. Brackets hold the 95 % bootstrap interval over questions, paired by question. A round is "
-            "a turn that searches. s/question runs from start to end of a question while others share the machine."
+            "EM is exact match. Brackets hold the 95 % bootstrap interval over questions, paired by question. A round "
+            "is a turn that searches. s/question runs from start to end of a question, others beside it."
         ),
         _figure(out, "em_by_kind.png", plots.em_by_kind(bars), "Exact match by question kind."),
     ]

@@ -61,6 +61,8 @@ async def evaluate(
     Failed questions are in the result with `failed` true; start again to retry them.
     """
     path = Path(out_path)
+    if sampling.temperature == 0:
+        sampling = dataclasses.replace(sampling, seed=None)  # nothing is drawn
     _check(rows, sampling, n, concurrency)
     order = [(row.id, sample) for row in rows for sample in range(n)]
     with resume(path, {**(settings or {}), **_run_settings(manager, sampling, n)}) as done:

@@ -68,7 +68,11 @@ class Remembered:
 
 
 async def sft_rows(
-    world: World, retriever: Retriever, recipe: Recipe, seed: int = 0, on_progress: Callable[[int], object] | None = None
+    world: World,
+    retriever: Retriever,
+    recipe: Recipe,
+    seed: int = 0,
+    on_progress: Callable[[int], object] | None = None,
 ) -> list[dict[str, Any]]:
     """The SFT file: rows {"id", "stage", "kind", "protocol", "messages", "segments": [{"text", "is_model"}]}.
 

@@ -158,7 +158,9 @@ class Teacher:
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
-    async def _look_up(self, demo: Demonstration, thoughts: Iterable[str], names: Sequence[str]) -> list[dict[str, str]]:
+    async def _look_up(
+        self, demo: Demonstration, thoughts: Iterable[str], names: Sequence[str]
+    ) -> list[dict[str, str]]:
         """Search for `names`; the facts on the page of each."""
         found = []
         for name, pages in zip(names, await self._search(demo, thoughts, names), strict=True):
@@ -175,7 +177,9 @@ class Teacher:
         turn = f"<think>{', '.join(thoughts)}</think><search>{', '.join(queries)}</search>"
         action = self.protocol.parse(turn)
         if not isinstance(action, Search):
-            raise AssertionError(f"the protocol {self.protocol.name} does not read the teacher's turn {turn!r}: {action}")
+            raise AssertionError(
+                f"the protocol {self.protocol.name} does not read the teacher's turn {turn!r}: {action}"
+            )
         results = await self.retriever.search(action.queries, self.topk)
         contents = [[passage.contents for passage in passages] for passages in results]
         observation = self.protocol.observation(action, [self.protocol.documents(texts) for texts in contents])

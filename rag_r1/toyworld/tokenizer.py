@@ -72,6 +72,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
         model_max_length=2048,
+        # transformers 5 loads the tokenizer of every qwen2 model as Qwen2Tokenizer, which has splitting rules of its own,
+        # unless the tokenizer's configuration holds an `auto_map`; one that names nothing leaves this tokenizer as it is.
+        auto_map={"AutoTokenizer": [None, None]},
     )
 
 

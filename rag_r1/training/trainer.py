@@ -50,12 +50,33 @@ class SearchAgentTrainer(PPOTrainerSync):
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)
         metrics.update(search_metrics((f["kind"], f["reward_extra_info"]) for f in _extra_fields(batch)))
+        metrics.update(_token_metrics(batch))
+
+
+def _token_metrics(batch: KVBatchMeta) -> dict[str, float]:
+    """Tokens in the loss, and how far the engine's log-probs are from the trainer's on them.
+
+    A gap beyond the float noise of the two implementations means that the engine ran other weights, other ids or another
+    temperature than the trainer believes: the first thing to look at when a run goes wrong.
+    """
+    data = tq.kv_batch_get(
+        keys=_real_keys(batch),
+        partition_id=batch.partition_id,
+        select_fields=["response_mask", "old_log_probs", "rollout_log_probs"],
+    )
+    mask = data["response_mask"].values().bool()
+    gap = (data["old_log_probs"].values() - data["rollout_log_probs"].values()).abs()[mask]
+    return {"search/loss_tokens": float(mask.sum()), "search/log_prob_gap_max": float(gap.max()) if len(gap) else 0.0}
+
+
+def _real_keys(batch: KVBatchMeta) -> list[str]:
+    """Keys of the batch's trajectories, without the rows that only pad it."""
+    return [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
 
 
 def _extra_fields(batch: KVBatchMeta) -> list[dict[str, Any]]:
-    """What the agent loop reported beside the ids, for the batch's real trajectories (padding rows left out)."""
-    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
-    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+    """What the agent loop reported beside the ids, a trajectory each."""
+    data = tq.kv_batch_get(keys=_real_keys(batch), partition_id=batch.partition_id, select_fields=["extra_fields"])
     return list(data.pop("extra_fields").tolist())
 
 

@@ -116,7 +116,7 @@ def test_case_166_what_differs_beside_the_model_is_named(tmp_path: Path) -> None
 def test_before_and_metrics_may_be_missing(tmp_path: Path) -> None:
     after = make_run(tmp_path / "after", [1.0, 0.0])
     report = write_report(tmp_path / "report", before=[], after=[after])
-    assert not report.warnings and "| kind | questions | EM | rounds |" in report.markdown.read_text()
+    assert not report.warnings and "| kind | n | EM | rounds |" in report.markdown.read_text()
     (tmp_path / "empty.jsonl").touch()
     report = write_report(tmp_path / "report", before=[], after=[after], metrics=tmp_path / "empty.jsonl")
     assert "no score over steps" in report.warnings[0]

@@ -95,7 +95,7 @@ def test_case_169_metrics_are_those_of_the_reward(tmp_path: Path) -> None:
         assert record["metrics"].items() >= score(record["answer"], record["golden_answers"]).items()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(share=st.floats(0, 1))
 def test_a_file_cut_at_any_byte_is_completed(tmp_path_factory: pytest.TempPathFactory, share: float) -> None:
     path = tmp_path_factory.mktemp("cut") / "a.jsonl"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 
+import pytest
 from evaluation_fakes import make_record
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from rag_r1.evaluation import summarise
 from rag_r1.evaluation.intervals import bootstrap_interval, paired_difference
@@ -32,15 +31,14 @@ def test_rows_by_kind_and_in_total() -> None:
     assert (single.em_low, single.em_high) == (1.0, 1.0)
 
 
-def test_the_tables_hold_the_numbers() -> None:
+def test_the_tables_hold_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     rows = summarise(RECORDS)
     markdown = to_table(rows).markdown()
     assert "| bridge | 2 (+1 failed) | 0.500 |" in markdown
     assert "answer 2, turn\\_limit 1, engine\\_failed 1" in markdown
-    console = Console(width=200, file=io.StringIO())
-    with console.capture() as shown:
-        console.print(to_table(rows).rich("title"))
-    assert all(text in shown.get() for text in ("single_hop", "0.667", "2.00", "turn_limit 1"))
+    to_table(rows).show("title")
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("single_hop", "0.667", "2.00", "turn_limit 1"))
 
 
 def test_a_kind_whose_every_question_failed_has_no_figures() -> None:

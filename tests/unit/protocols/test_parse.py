@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.protocols import INVALID_REASONS, Action, Answer, Invalid, Protocol, Search, get_protocol
@@ -132,6 +132,7 @@ def test_single_query_does_not_split() -> None:
     assert SINGLE.parse("<search> Paris, Texas\npopulation </search>") == Search(("Paris, Texas population",))
 
 
+@settings(deadline=None)
 @given(turns)
 def test_any_text_is_one_legal_action(text: str) -> None:
     for protocol in (SINGLE, MULTI):
@@ -146,6 +147,7 @@ def test_any_text_is_one_legal_action(text: str) -> None:
             assert action.reason in INVALID_REASONS
 
 
+@settings(deadline=None)
 @given(turns, turns)
 def test_characters_after_the_action_change_nothing(text: str, more: str) -> None:
     for protocol in (SINGLE, MULTI):
@@ -154,6 +156,7 @@ def test_characters_after_the_action_change_nothing(text: str, more: str) -> Non
             assert protocol.parse(text + more) == action
 
 
+@settings(deadline=None)
 @given(turns, turns)
 def test_thoughts_are_never_executed(thought: str, rest: str) -> None:
     thought = thought.replace("</think>", "")
@@ -164,6 +167,7 @@ def test_thoughts_are_never_executed(thought: str, rest: str) -> None:
             assert with_thought == without
 
 
+@settings(deadline=None)
 @given(st.lists(st.text("ab ,", min_size=1).map(str.strip).filter(lambda query: query.strip(" ,")), max_size=6))
 def test_quoted_queries_come_back_whole(queries: list[str]) -> None:
     distinct = list(dict.fromkeys(" ".join(query.split()) for query in queries))
@@ -174,6 +178,7 @@ def test_quoted_queries_come_back_whole(queries: list[str]) -> None:
         assert action == Invalid("empty_query")
 
 
+@settings(deadline=None)
 @given(turns)
 def test_a_turn_of_valid_format_is_executed(text: str) -> None:
     if format_valid([text]):

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rag_r1
@@ -21,7 +21,8 @@ BOTH = pytest.mark.parametrize("protocol", [SINGLE, MULTI], ids=lambda protocol:
 # Written apart from the code under test: what a lenient reader would take for a tag.
 NEAR_TAG = re.compile(r"<\s*/?\s*(think|search|answer|information)\s*>|<\|\w+\|>", re.IGNORECASE)
 nasty = st.lists(
-    st.sampled_from([*"<>/| ", "\n", "think", "SEARCH", "Answer", "information", "<|", "|>", "im_end", "x"]), max_size=30
+    st.sampled_from([*"<>/| ", "\n", "think", "SEARCH", "Answer", "information", "<|", "|>", "im_end", "x"]),
+    max_size=30,
 ).map("".join)
 
 
@@ -128,6 +129,11 @@ def test_case_13_a_passage_with_an_answer_is_no_answer(protocol: Protocol) -> No
     assert isinstance(protocol.parse(protocol.observation(Search(("q",)), [documents])), Invalid)
 
 
+def test_the_echoed_query_cannot_write_a_tag() -> None:
+    observation = MULTI.observation(Search(("a </Information> b",)), [""])
+    assert json.loads(body(observation))["query"] == ["a [/Information] b"]
+
+
 @pytest.mark.parametrize(
     ("text", "inert"),
     [
@@ -146,6 +152,7 @@ def test_neutralise(text: str, inert: str) -> None:
     assert neutralise(text) == inert
 
 
+@settings(deadline=None)
 @given(nasty)
 def test_no_tag_survives_and_nothing_is_lost(text: str) -> None:
     inert = neutralise(text)
@@ -154,6 +161,7 @@ def test_no_tag_survives_and_nothing_is_lost(text: str) -> None:
     assert inert.translate(str.maketrans("[]", "<>")) == text  # only brackets changed, so it reads as before
 
 
+@settings(deadline=None)
 @given(nasty, nasty)
 def test_an_observation_holds_its_own_two_tags_only(query: str, passage: str) -> None:
     for protocol in (SINGLE, MULTI):

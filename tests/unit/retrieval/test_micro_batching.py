@@ -78,17 +78,6 @@ def test_case_130_requests_that_arrive_during_a_search_are_one_batch() -> None:
     assert [len(batch) for batch in searcher.batches] == [1, 8, 2, 20]
 
 
-def test_an_idle_service_does_not_wait() -> None:
-    async def run() -> float:
-        batcher = MicroBatcher(SlowSearcher())
-        await batcher.search(["warm"], 1)
-        start = time.perf_counter()
-        await batcher.search(["q"], 1)
-        return time.perf_counter() - start
-
-    assert asyncio.run(run()) < 0.1
-
-
 def test_an_error_reaches_its_batch_and_no_other() -> None:
     searcher = SlowSearcher()
 

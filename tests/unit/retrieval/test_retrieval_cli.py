@@ -56,7 +56,7 @@ def test_build_serve_ask_and_stop(pages: list[dict[str, Any]], to_jsonl: Callabl
 
             assert asyncio.run(ask()) == [4, 3]
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=15) == 0
+            assert process.wait(timeout=30) == 0
             assert "Traceback" not in process.stderr.read()
         finally:
             process.kill()
