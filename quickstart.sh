@@ -35,37 +35,25 @@ mkdir -p "$run"
 start=$SECONDS
 stage() { printf '\n== [%3d s] %s\n' $((SECONDS - start)) "$1"; }
 
-server=""
-stop_server() { [ -z "$server" ] || { kill "$server" 2>/dev/null && wait "$server" 2>/dev/null; } || true; }
-trap stop_server EXIT
-trap 'exit 130' INT TERM
-
 stage "toy encyclopedia, questions, tokenizer, a random tiny policy"
 [ -e "$shared/toy/train.parquet" ] || python scripts/data_process/make_toy_data.py --out "$shared/toy" --seed "$seed"
 
 stage "corpus and index: passages, MiniLM embeddings, FAISS"
 if [ ! -e "$shared/index/manifest.json" ]; then
-    python scripts/build_corpus/split_kilt.py --input "$shared/toy/pages.jsonl" --output "$shared/index"
+    python scripts/build_corpus/split_kilt.py --source "$shared/toy/pages.jsonl" --index "$shared/index"
     python scripts/build_corpus/build_embeddings.py --index "$shared/index" --encoder minilm
     python scripts/build_corpus/build_index.py --index "$shared/index"
 fi
 
 stage "retrieval server on port $port"
-python start_retrieval.py --index "$shared/index" --port "$port" > "$run/retrieval.log" 2>&1 &
-server=$!
-for _ in $(seq 120); do
-    curl --silent --fail --noproxy '*' "http://127.0.0.1:$port/health" > /dev/null && break
-    kill -0 "$server" 2>/dev/null || { cat "$run/retrieval.log" >&2; exit 1; }
-    sleep 0.5
-done
+source scripts/with_retrieval.sh "$shared/index" "$port" "$run/retrieval.log"
 
 stage "SFT cold start of the tiny policy"
 [ -e "$shared/sft/model.safetensors" ] || python -m rag_r1.training.sft --data "$shared/toy" --output "$shared/sft" --seed "$seed"
 
 evaluate() { # name, model, temperature
-    [ -e "$run/eval/$1.summary.json" ] || python scripts/evaluate.py model="$2" protocol="$protocol" temperature="$3" \
-        data="$shared/toy/heldout.parquet" retriever.url="http://127.0.0.1:$port/retrieve" seed="$seed" \
-        output="$run/eval/$1.jsonl"
+    python scripts/evaluate.py --config-name evaluate_toy model="$2" temperature="$3" seed="$seed" limit_per_kind=200 \
+        data="$shared/toy/heldout.parquet" out_dir="$run/$1" rag_r1.protocol="$protocol" rag_r1.retriever.url="$RETRIEVAL_URL"
 }
 stage "evaluation before PPO: greedy and sampled"
 evaluate before-greedy "$shared/sft" 0
@@ -73,7 +61,7 @@ evaluate before-sampled "$shared/sft" 1
 
 stage "PPO, $protocol"
 bash "$script" --config-name "cpu_$protocol" toy_dir="$shared/toy" actor_rollout_ref.model.path="$shared/sft" \
-    rag_r1.retriever.url="http://127.0.0.1:$port/retrieve" trainer.default_local_dir="$run/ppo" data.seed="$seed" \
+    rag_r1.retriever.url="$RETRIEVAL_URL" trainer.default_local_dir="$run/ppo" data.seed="$seed" \
     actor_rollout_ref.rollout.seed="$seed" ${steps:+trainer.total_training_steps="$steps" trainer.save_freq="$steps"} \
     2>&1 | tee "$run/ppo.log" | grep --line-buffered -E "Training Progress|rror|aved"
 last="$run/ppo/global_step_$(cat "$run/ppo/latest_checkpointed_iteration.txt")/actor/huggingface"
@@ -83,9 +71,9 @@ evaluate after-greedy "$last" 0
 evaluate after-sampled "$last" 1
 
 stage "report"
-python scripts/report.py --eval "$run/eval" --metrics "$run/ppo" --output "$run/report"
-echo
-echo "checkpoint    $last"
-echo "trajectories  $run/ppo/trajectories.jsonl"
-echo "report        $run/report/report.html"
+python scripts/report.py --before "$run/before-greedy" "$run/before-sampled" --after "$run/after-greedy" "$run/after-sampled" \
+    --metrics "$run/ppo/metrics.jsonl" --title "Toy, $protocol, seed $seed" --out "$run/report" \
+    --fact checkpoint="$last" --fact trajectories="$run/ppo/trajectories.jsonl" --fact seed="$seed"
+echo "checkpoint:   $last"
+echo "trajectories: $run/ppo/trajectories.jsonl"
 printf 'done in %d s\n' $((SECONDS - start))

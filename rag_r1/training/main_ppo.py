@@ -38,7 +38,7 @@ def train(config: Any) -> None:
 
     from rag_r1.training.trainer import SearchAgentTaskRunner
 
-    _set_thread_counts(config)
+    _set_thread_counts()
     auto_set_device(config)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     try:
@@ -47,15 +47,17 @@ def train(config: Any) -> None:
         ray.shutdown()
 
 
-def _set_thread_counts(config: Any) -> None:
-    """Ray gives an actor one OpenMP thread unless told otherwise, and TransferQueue asks for eight on any machine."""
+def _set_thread_counts() -> None:
+    """One thread a process on a CPU, unless OMP_NUM_THREADS says more.
+
+    The processes of a run share the cores, and OpenMP's threads spin while they wait for each other: with two threads a
+    process, steps were seen to take ten times as long as soon as anything else ran on the machine.
+    """
     from verl.plugin.platform import get_platform
 
-    cores = os.cpu_count() or 1
-    os.environ.setdefault("TQ_NUM_THREADS", str(min(8, cores)))
     if get_platform().device_name == "cpu":
-        # the workers compute at the same time, the rollout servers while the workers wait
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // config.trainer.n_gpus_per_node)))
+        threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.setdefault("TQ_NUM_THREADS", threads)  # TransferQueue asks for eight on any machine
 
 
 if __name__ == "__main__":

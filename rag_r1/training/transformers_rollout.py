@@ -36,14 +36,9 @@ def _server_name(replica_rank: int) -> str:
 
 
 class TransformersServer:
-    """The rollout engine of one replica, in a process of its own.
-
-    Trainer and engine work in turn (synchronous PPO), so each may use every core: torch's thread count is set here, because
-    Ray sets `OMP_NUM_THREADS=1` for actors that reserve no CPU.
-    """
+    """The rollout engine of one replica, in a process of its own."""
 
     def __init__(self, config: RolloutConfig, model_config: Any):
-        torch.set_num_threads(os.cpu_count() or 1)
         model_config = omega_conf_to_dataclass(model_config)
         model = AutoModelForCausalLM.from_pretrained(
             model_config.local_path,
