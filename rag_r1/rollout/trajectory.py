@@ -175,8 +175,8 @@ class Trajectory:
 
     @property
     def in_loss(self) -> bool:
-        """Whether the trajectory may be trained on."""
-        return self.end_reason not in NOT_IN_LOSS and any(self._mask)
+        """Whether the trajectory may be trained on: the reward needs a trained last token to sit on."""
+        return self.end_reason not in NOT_IN_LOSS and self._mask[-1:] == [1]
 
     @property
     def num_turns(self) -> int:

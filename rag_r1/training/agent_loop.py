@@ -10,6 +10,7 @@ every loss, advantage and whitening statistic of verl passes over it.
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -46,6 +47,7 @@ class VerlEngine:
                 "stop": list(sampling.stop),
                 "include_stop_str_in_output": True,
                 "logprobs": True,
+                **({} if sampling.seed is None else {"seed": sampling.seed}),
             },
         )
         self.weights_steps.append(output.extra_fields.get("global_steps"))
@@ -60,6 +62,9 @@ class Shared:
 
     def __init__(self, config: Any):
         self.settings = Settings.from_config(OmegaConf.to_container(config.rag_r1, resolve=True))
+        rollout = config.actor_rollout_ref.rollout
+        # vLLM samples a batch slower where every request has a generator of its own
+        self.seed: int | None = rollout.seed if rollout.name == "transformers" else None
 
     @cached_property
     def protocol(self) -> Protocol:
@@ -109,6 +114,7 @@ class SearchAgentLoop(AgentLoopBase):
                 temperature=sampling_params["temperature"],
                 top_p=sampling_params["top_p"],
                 top_k=sampling_params["top_k"],
+                seed=self._seed(row),
             ),
             trajectory_id=str(extra_info.get("id", "")),
         )
@@ -117,6 +123,18 @@ class SearchAgentLoop(AgentLoopBase):
         metrics["wall_s"] = wall_s
         self._record(trajectory, metrics, row, sampling_params)
         return self._output(trajectory, metrics, str(row.get("kind") or row.get("data_source") or ""))
+
+    def _seed(self, row: dict[str, Any]) -> int | None:
+        """One seed a (run, step, question, rollout), so a run repeats whatever order its requests arrive in."""
+        if self.shared.seed is None:
+            return None
+        place = (
+            self.shared.seed,
+            row.get("global_steps"),
+            (row.get("extra_info") or {}).get("id"),
+            row.get("session_id"),
+        )
+        return zlib.crc32(repr(place).encode())
 
     def _record(
         self, trajectory: Trajectory, metrics: dict[str, float], row: dict[str, Any], sampling_params: dict[str, Any]

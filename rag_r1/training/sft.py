@@ -39,7 +39,7 @@ from transformers import (
 IGNORED = -100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SftConfig:
     """Settings of a run. The defaults are those of the tiny policy."""
 

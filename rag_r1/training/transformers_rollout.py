@@ -38,7 +38,7 @@ def _server_name(replica_rank: int) -> str:
 class TransformersServer:
     """The rollout engine of one replica, in a process of its own."""
 
-    def __init__(self, config: RolloutConfig, model_config: Any):
+    def __init__(self, config: RolloutConfig, model_config: Any, replica_rank: int):
         model_config = omega_conf_to_dataclass(model_config)
         model = AutoModelForCausalLM.from_pretrained(
             model_config.local_path,
@@ -46,8 +46,9 @@ class TransformersServer:
             dtype=getattr(torch, config.dtype),
             trust_remote_code=model_config.trust_remote_code,
         ).eval()
-        torch.manual_seed(config.seed)
-        self._engine = TransformersEngine(model, model_config.tokenizer, max_batch=config.max_num_seqs)
+        self._engine = TransformersEngine(
+            model, model_config.tokenizer, max_batch=config.max_num_seqs, seed=config.seed + replica_rank
+        )
         self._weights_step: int | None = None
 
     async def generate(
@@ -121,7 +122,7 @@ class TransformersReplica(RolloutReplica):
                 max_concurrency=self.max_concurrency,
                 scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id, soft=False),
             )
-            .remote(self.config, self.model_config)
+            .remote(self.config, self.model_config, self.replica_rank)
         )
         await server.weights_step.remote()  # waits until the model is loaded, so a failure shows here
         self.servers = [server]

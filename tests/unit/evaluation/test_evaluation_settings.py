@@ -32,10 +32,10 @@ def test_defaults_are_greedy_with_the_budget_of_training() -> None:
 
 
 def test_the_toy_is_evaluated_under_the_budget_that_it_is_trained_with() -> None:
-    training = OmegaConf.load(CONFIG_DIR / "toy.yaml")
-    settings = EvaluationSettings.from_config(composed("evaluate_toy", *GIVEN))
-    for name, value in training.rag_r1.budget.items():
-        assert getattr(settings.budget, name) == value
+    training = composed("cpu_multi_query")["rag_r1"]
+    settings = EvaluationSettings.from_config(composed("evaluate_toy", *GIVEN, "rag_r1.protocol=multi_query"))
+    assert {name: getattr(settings.budget, name) for name in training["budget"]} == training["budget"]
+    assert (settings.prompt_file, settings.topk) == (training["prompt_file"], training["retriever"]["topk"])
 
 
 def test_overrides_have_the_names_of_training() -> None:

@@ -57,7 +57,8 @@ def loop(tokenizer, tmp_path):
                 "trajectories_path": str(tmp_path / "trajectories.jsonl"),
                 "retriever": {"topk": 1},
                 "budget": {"max_prompt_tokens": 64, "max_response_tokens": 256, "max_turn_tokens": 64},
-            }
+            },
+            "actor_rollout_ref": {"rollout": {"name": "transformers", "seed": 5}},
         }
     )
     SearchAgentLoop._shared = None
@@ -132,6 +133,19 @@ def test_the_record_says_what_happened(loop):
     assert record["turns"][0]["queries"] == ["Kalmo"]
     assert record["turns"][0]["passages"] == [[{"id": 3, "score": 0.9}]]
     assert record["metrics"]["em"] == 1.0
+
+
+def test_a_request_has_the_same_seed_in_every_run_and_another_in_every_step(loop, tokenizer):
+    def seeds(**changes):
+        loop.engine = VerlEngine(FakeServer(tokenizer))
+        run(loop, **changes)
+        return [sampling["seed"] for _, _, sampling in loop.engine._server.requests]
+
+    first = seeds()
+    assert len(set(first)) == 2  # turns differ
+    assert seeds() == first
+    assert not set(seeds(global_steps=4)) & set(first)
+    assert not set(seeds(session_id=1)) & set(first)
 
 
 def test_a_turn_cut_by_its_length_is_told_from_a_stop_by_its_ids(tokenizer):
