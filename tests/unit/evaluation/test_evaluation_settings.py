@@ -32,7 +32,8 @@ def test_defaults_are_greedy_with_the_budget_of_training() -> None:
 
 
 def test_the_toy_is_evaluated_under_the_budget_that_it_is_trained_with() -> None:
-    training = composed("cpu_multi_query")["rag_r1"]
+    with initialize_config_dir(str(CONFIG_DIR), version_base=None):
+        training = OmegaConf.to_container(compose("cpu_multi_query").rag_r1, resolve=True)
     settings = EvaluationSettings.from_config(composed("evaluate_toy", *GIVEN, "rag_r1.protocol=multi_query"))
     assert {name: getattr(settings.budget, name) for name in training["budget"]} == training["budget"]
     assert (settings.prompt_file, settings.topk) == (training["prompt_file"], training["retriever"]["topk"])
