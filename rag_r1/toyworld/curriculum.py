@@ -26,11 +26,20 @@ from rag_r1.toyworld.world import YEARS, World, random_name
 PROTOCOL_NAMES = ("single_query", "multi_query")
 
 
+LAZINESS = {
+    "single_hop": {"guess": 0.2, "nameless": 0.2},
+    "bridge": {"guess": 0.1, "nameless": 0.1, "half_way": 0.5},
+    "comparison": {"guess": 0.2, "nameless": 0.1, "half_way": 0.2},
+}
+"""The bad habits that PPO finds. Most are a minority, which only sampling shows; of those who have read the first page of a
+bridge question, 5 of 8 stop there, so the greedy policy does, too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """How many rows of each sort, and how lazy the teacher is. Question counts are per protocol."""
 
-    notes: int = 3000
+    notes: int = 2000
     """Lists of notes to be copied in another order (stage 0)."""
     smallest: int = 3000
     """Lists of notes of which the earliest is asked for (stage 0)."""
@@ -38,10 +47,10 @@ class Recipe:
     """First turns of each question kind (stage 0)."""
     single_hop: int = 2000
     """Whole single-hop trajectories (stage 1)."""
-    whole: int = 1500
+    whole: int = 2000
     """Whole trajectories of each question kind (stage 2)."""
-    laziness: Mapping[str, float] = field(default_factory=dict)
-    """Share of lazy trajectories in stage 2, by question kind; see `teacher.LAZY`."""
+    laziness: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: LAZINESS)
+    """Shares of lazy trajectories in stage 2, by question kind; see `teacher.LAZY`."""
 
 
 class Remembered:
@@ -98,7 +107,7 @@ async def sft_rows(
     plans = [
         (0, {kind: recipe.first_turns for kind in all_kinds}, {}),
         (1, {"single_hop": recipe.single_hop}, {}),
-        (2, {kind: recipe.whole for kind in all_kinds}, dict(recipe.laziness)),
+        (2, {kind: recipe.whole for kind in all_kinds}, recipe.laziness),
     ]
     for stage, per_kind, laziness in plans:
         for name in PROTOCOL_NAMES:

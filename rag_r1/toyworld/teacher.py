@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rag_r1.data import QuestionRow
@@ -76,7 +76,7 @@ class Teacher:
         protocol: what the teacher writes and reads.
         retriever: where its queries go.
         topk: passages a query.
-        laziness: share of lazy demonstrations by question kind, each in [0, 1].
+        laziness: by question kind, the share of each sort of lazy demonstration (a key of `LAZY`); the rest does its work.
         seed: decides which questions are answered lazily and how.
     """
 
@@ -86,7 +86,7 @@ class Teacher:
         retriever: Retriever,
         *,
         topk: int,
-        laziness: dict[str, float] | None = None,
+        laziness: Mapping[str, Mapping[str, float]] | None = None,
         seed: int = 0,
     ) -> None:
         self.protocol = protocol
@@ -149,9 +149,13 @@ class Teacher:
         self._answer(demo, [*notes, conclusion], first[wanted])
 
     def _choose_laziness(self, form: Form) -> str:
-        if self.rng.random() >= self.laziness.get(form.kind, 0.0):
-            return ""
-        return self.rng.choice([lazy for lazy in LAZY if lazy != "half_way" or form.kind != "single_hop"])
+        shares = self.laziness.get(form.kind, {})
+        draw = self.rng.random()
+        for lazy, share in shares.items():
+            draw -= share
+            if draw < 0:
+                return lazy
+        return ""
 
     def _guess(self, form: Form) -> str:
         return self.rng.choice(YEARS) if form.path[-1] == "year" else random_name(self.rng)

@@ -11,7 +11,7 @@ Invariants:
 - a person's page does not tell the country, a film's page not the birthplace: such questions need two pages.
 
 Names are a closed and an open syllable ("Kalmo", "Besnu"): the tokenizer gives each syllable one token, so a name
-costs two tokens and copying it is easy to learn, while the 39,200 possible names are too many to remember.
+costs two tokens and copying it is easy to learn, while the 9,800 possible names are too many to remember.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 ONSETS = "bdfgklmnprstvz"
 VOWELS = "aeiou"
-CODAS = "klmnrstv"
+CODAS = "nr"
 FIRST_SYLLABLES = tuple((o + v + c).capitalize() for o in ONSETS for v in VOWELS for c in CODAS)
 LAST_SYLLABLES = tuple(o + v for o in ONSETS for v in VOWELS)
 YEARS = tuple(str(year) for year in range(1950, 1980))
@@ -77,7 +77,7 @@ class WorldSize:
 
 
 SIZES = {
-    "sft": WorldSize(people=5200, cities=5200, countries=1600, films=2000, bands=2000),
+    "sft": WorldSize(people=1800, cities=1800, countries=500, films=700, bands=700),
     "rl_train": WorldSize(people=400, cities=400, countries=120, films=200, bands=200),
     "rl_heldout": WorldSize(people=250, cities=250, countries=80, films=125, bands=125),
 }

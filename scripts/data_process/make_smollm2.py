@@ -23,9 +23,11 @@ def main() -> None:
     folder = Path(spec.origin).parent
     (gguf,) = folder.glob("*.gguf")
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf.name)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
+    # the conversion from GGUF takes the first special token for eos; a turn of this model ends with <|im_end|>
+    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf.name, dtype=torch.float32)
+    for config in (model.config, model.generation_config):
+        config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     tokenizer.save_pretrained(args.out)
     model.save_pretrained(args.out)
     print(f"{args.out}: {model.num_parameters():,} parameters")
