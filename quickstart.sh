@@ -30,7 +30,7 @@ shared="$out/seed$seed"            # world, index and SFT policy serve both mode
 run="$shared/$mode"
 
 source scripts/setup_env.sh dev
-export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONWARNINGS=ignore
+export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONWARNINGS=ignore OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 mkdir -p "$run"
 start=$SECONDS
 stage() { printf '\n== [%3d s] %s\n' $((SECONDS - start)) "$1"; }

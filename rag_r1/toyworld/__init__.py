@@ -12,7 +12,9 @@ from rag_r1.protocols import get_protocol
 from rag_r1.protocols.base import Protocol
 
 TOPK = 2
-"""Passages a query: MiniLM finds the page of a toy name among the first two in all cases measured."""
+"""Passages a query. With the title as the query, MiniLM finds the page among the first two for 99.2 % of the 2,150 pages of
+training and evaluation (first: 96.3 %, three: 99.8 %), and for 97.2 % of the teacher's 5,500 pages: names have few letters and
+look alike. Demonstrations whose page is missed are left out."""
 
 
 def prompt_file(name: str) -> str:

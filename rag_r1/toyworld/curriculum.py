@@ -103,11 +103,10 @@ async def sft_rows(
         await remembered.fetch(names[start : start + 2000])
     add(_notes(recipe.notes, rng))
     add(_smallest(recipe.smallest, rng))
-    all_kinds = dict.fromkeys(KINDS, 1)
-    plans = [
-        (0, {kind: recipe.first_turns for kind in all_kinds}, {}),
+    plans: list[tuple[int, dict[str, int], Mapping[str, Mapping[str, float]]]] = [
+        (0, dict.fromkeys(KINDS, recipe.first_turns), {}),
         (1, {"single_hop": recipe.single_hop}, {}),
-        (2, {kind: recipe.whole for kind in all_kinds}, recipe.laziness),
+        (2, dict.fromkeys(KINDS, recipe.whole), recipe.laziness),
     ]
     for stage, per_kind, laziness in plans:
         for name in PROTOCOL_NAMES:

@@ -23,7 +23,7 @@ from rag_r1.data import QuestionRow
 from rag_r1.protocols.base import Protocol, Search
 from rag_r1.retrieval.types import Retriever
 from rag_r1.toyworld.questions import FORM, Form, subjects
-from rag_r1.toyworld.world import SENTENCES, YEARS, random_name
+from rag_r1.toyworld.world import SENTENCES
 
 THOUGHTS = {
     "need": "need the {relation} of {name}",
@@ -35,7 +35,7 @@ THOUGHTS = {
 }
 
 LAZY = {
-    "guess": "answers without a search",
+    "guess": "answers without a search, with the name that it was asked about",
     "nameless": "leaves the name out of the query, and answers from what comes back",
     "half_way": "stops after the first page of two",
 }
@@ -106,11 +106,11 @@ class Teacher:
         names = subjects(row)
         demo = Demonstration(row, self.protocol.name, lazy=self._choose_laziness(form))
         if demo.lazy == "guess":
-            self._answer(demo, [THOUGHTS["known"]], self._guess(form))
+            self._answer(demo, [THOUGHTS["known"]], names[0])
         elif demo.lazy == "nameless":
             need = THOUGHTS["need"].format(relation=form.path[0], name=names[0])
             (page,) = await self._search(demo, [need], ["the " + form.path[0]])
-            self._answer(demo, [], self.rng.choice(list(page[0].values())[1:]))
+            self._answer(demo, [], list(page[0].values())[1])
         elif form.kind == "comparison":
             await self._compare(demo, form, names)
         else:
@@ -156,9 +156,6 @@ class Teacher:
             if draw < 0:
                 return lazy
         return ""
-
-    def _guess(self, form: Form) -> str:
-        return self.rng.choice(YEARS) if form.path[-1] == "year" else random_name(self.rng)
 
     # -- turns -------------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ _TAG = re.compile("|".join(map(re.escape, TAGS)))
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """The tokenizer of the tiny policy, to be saved with `save_pretrained`. It has no randomness."""
     pattern = _pattern()
-    pieces = [*FIRST_SYLLABLES, *LAST_SYLLABLES, *YEARS, *_frames()]
+    pieces = [*FIRST_SYLLABLES, *LAST_SYLLABLES, *YEARS, *(f"{year} " for year in YEARS), *_frames()]
     for text in _sample_texts():
         for part in _TAG.split(text):
             pieces += (match.group() for match in re.finditer(pattern, part))
@@ -86,7 +86,7 @@ def _pattern() -> str:
         [
             *map(re.escape, _frames()),
             f" ?(?<![A-Za-z])(?:{'|'.join(longest_first)})(?![A-Za-z]) ?",
-            "|".join(YEARS),
+            f"(?:{'|'.join(YEARS)}) ?",
             "|".join(FIRST_SYLLABLES),
             "|".join(LAST_SYLLABLES),
             r"[.,?] ?",

@@ -36,6 +36,8 @@ from transformers import (
     TrainingArguments,
 )
 
+from rag_r1.rollout import encode_prompt
+
 IGNORED = -100
 
 
@@ -47,7 +49,7 @@ class SftConfig:
     """A folder with `sft.jsonl` (rows: messages, segments, stage) and `policy` (model and tokenizer to start from)."""
     output: str
     """Directory for the checkpoint and metrics.jsonl."""
-    batch_tokens: int = 1600
+    batch_tokens: int = 1200
     """Most tokens of a batch, padding included. A row longer than that is a batch of its own."""
     learning_rate: float = 3e-3
     """Peak; warm-up over the first 2 % of the steps, then cosine to zero."""
@@ -72,10 +74,8 @@ class Example:
 
 def encode_row(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> Example:
     """A row's ids and labels, of equal length. The last policy segment ends at its tag: no eos is appended."""
-    prompt = tokenizer.apply_chat_template(
-        row["messages"], add_generation_prompt=True, tokenize=True, return_dict=False
-    )
-    ids, labels = list(prompt), [IGNORED] * len(prompt)
+    ids = encode_prompt(tokenizer, row["messages"])
+    labels = [IGNORED] * len(ids)
     for segment in row["segments"]:
         new = tokenizer.encode(segment["text"], add_special_tokens=False)
         ids += new

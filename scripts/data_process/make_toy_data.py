@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rich.progress import Progress, TextColumn, TimeElapsedColumn, track
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from rag_r1.data import write_parquet
 from rag_r1.retrieval import LocalRetriever, SentenceEncoder, build_embeddings, build_index, split_corpus
