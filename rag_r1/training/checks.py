@@ -86,7 +86,10 @@ def check_devices(config: Any) -> Iterator[str]:
         return
     have, want = platform.device_count(), config.trainer.n_gpus_per_node
     if have < want:
-        yield f"trainer.n_gpus_per_node={want}, but this machine shows {have} accelerators: lower it, or check {platform.visible_devices_envvar()}"
+        yield (
+            f"trainer.n_gpus_per_node={want}, but this machine shows {have} accelerators: lower it, or check "
+            f"{platform.visible_devices_envvar()}"
+        )
 
 
 def check_batch_sizes(config: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What verl 0.9.1 cannot do on a CPU through its hooks: four small changes, each with its reason.
+"""What verl 0.9.1 cannot do on a CPU through its hooks: three small changes, each with its reason.
 
 Applied once a process, on the CPU platform only. Each one names the place in verl that it changes; `apply` refuses any other
 version of verl, because the places may have moved.
@@ -7,9 +7,6 @@ version of verl, because the places may have moved.
 from __future__ import annotations
 
 import functools
-from typing import Any
-
-import torch
 
 TESTED_VERL = "0.9.1"
 
@@ -28,7 +25,6 @@ def apply() -> None:
         )
     _use_gloo_alone()
     _register_fsdp_engines()
-    _load_value_model_without_flash_attention()
     _do_not_pin_memory()
 
 
@@ -47,23 +43,6 @@ def _register_fsdp_engines() -> None:
 
     for model_type, engine in (("language_model", FSDPEngineWithLMHead), ("value_model", FSDPEngineWithValueHead)):
         EngineRegistry.register(model_type=model_type, backend=["fsdp2"], device=["cpu"])(engine)
-
-
-def _load_value_model_without_flash_attention() -> None:
-    """`verl.utils.model.load_valuehead_model` asks for flash_attention_2 by name and hides the failure behind `trl`."""
-    from transformers import AutoModelForTokenClassification
-    from verl.utils import model
-
-    def load_value_model(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
-        return AutoModelForTokenClassification.from_pretrained(
-            local_path,
-            dtype=torch_dtype,
-            config=model_config,
-            attn_implementation="sdpa",
-            trust_remote_code=trust_remote_code,
-        )
-
-    model.load_valuehead_model = load_value_model
 
 
 def _do_not_pin_memory() -> None:

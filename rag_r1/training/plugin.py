@@ -5,6 +5,7 @@
 | `PlatformRegistry`                  | platform `cpu` (`cpu_platform.py`, `cpu_patches.py`)           |
 | `RolloutReplicaRegistry` and the rollout class registry | rollout `transformers` (`transformers_rollout.py`) |
 | agent loop registry                 | agent loop `rag_r1` (`agent_loop.py`)                          |
+| `load_valuehead_model` (replaced)   | a value head that starts at zero (`value_model.py`)            |
 
 verl logs an exception in a plugin at debug level and goes on, so a failure here is kept in `LOAD_ERROR`, and
 `checks.check_plugin` raises it before anything is started.
@@ -19,10 +20,11 @@ AGENT_LOOP_NAME = "rag_r1"
 def _register() -> None:
     from verl.plugin.platform import get_platform
 
-    from rag_r1.training import cpu_patches, cpu_platform  # noqa: F401 (registers the platform)
+    from rag_r1.training import cpu_patches, cpu_platform, value_model  # noqa: F401 (registers the platform)
 
     if get_platform().device_name == "cpu":
         cpu_patches.apply()
+    value_model.apply()
 
     from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import orjson
 import pytest
 from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
@@ -128,7 +129,7 @@ def test_cases_62_71_a_prompt_too_long_keeps_shapes_whole(loop):
 
 def test_the_record_says_what_happened(loop):
     run(loop)
-    (record,) = [__import__("orjson").loads(line) for line in open(loop.shared.recorder.path, "rb")]
+    record = orjson.loads(loop.shared.recorder.path.read_bytes())
     assert (record["id"], record["step"], record["kind"]) == ("q1", 3, "single_hop")
     assert record["turns"][0]["queries"] == ["Kalmo"]
     assert record["turns"][0]["passages"] == [[{"id": 3, "score": 0.9}]]

@@ -17,10 +17,8 @@ CONFIGS = str(Path(__file__).resolve().parents[3] / "configs")
 
 
 class Health(BaseHTTPRequestHandler):
-    card = {"ready": True}
-
     def do_GET(self):
-        body = json.dumps(self.card).encode()
+        body = json.dumps({"ready": True}).encode()
         self.send_response(200)
         self.end_headers()
         self.wfile.write(body)

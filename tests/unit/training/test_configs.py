@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 REPO = Path(__file__).resolve().parents[3]
-CONFIGS = sorted(path.stem for path in (REPO / "configs").glob("*_query.yaml")) + ["cpu_smollm2"]
+CONFIGS = [*sorted(path.stem for path in (REPO / "configs").glob("*_query.yaml")), "cpu_smollm2"]
 
 # key: value, for one of 8 GPUs where a value is "per GPU"
 PAPER = {
