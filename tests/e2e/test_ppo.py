@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 SMALL = [
     # a policy that guesses earns nothing, and from nothing alone no weight would move
     "actor_rollout_ref.actor.entropy_coeff=0.01",
+    "trainer.critic_warmup=0",
     "data.train_batch_size=16",
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
