@@ -39,11 +39,7 @@ stage "toy encyclopedia, questions, tokenizer, a random tiny policy"
 [ -e "$shared/toy/train.parquet" ] || python scripts/data_process/make_toy_data.py --out "$shared/toy" --seed "$seed"
 
 stage "corpus and index: passages, MiniLM embeddings, FAISS"
-if [ ! -e "$shared/index/manifest.json" ]; then
-    python scripts/build_corpus/split_kilt.py --source "$shared/toy/pages.jsonl" --index "$shared/index"
-    python scripts/build_corpus/build_embeddings.py --index "$shared/index" --encoder minilm
-    python scripts/build_corpus/build_index.py --index "$shared/index"
-fi
+bash scripts/build_corpus/corpus_to_index.sh "$shared/toy/pages.jsonl" "$shared/index"
 
 stage "retrieval server on port $port"
 source scripts/with_retrieval.sh "$shared/index" "$port" "$run/retrieval.log"
@@ -72,7 +68,7 @@ evaluate after-sampled "$last" 1
 
 stage "report"
 python scripts/report.py --before "$run/before-greedy" "$run/before-sampled" --after "$run/after-greedy" "$run/after-sampled" \
-    --metrics "$run/ppo/metrics.jsonl" --title "Toy, $protocol, seed $seed" --out "$run/report" \
+    --metrics "$run/ppo" --title "Toy, $protocol, seed $seed" --out "$run/report" \
     --fact checkpoint="$last" --fact trajectories="$run/ppo/trajectories.jsonl" --fact seed="$seed"
 echo "checkpoint:   $last"
 echo "trajectories: $run/ppo/trajectories.jsonl"

@@ -1,7 +1,7 @@
 """One report of evaluations before and after training: Markdown, and HTML that needs no other file.
 
 python scripts/report.py --before RUN/before-greedy RUN/before-sampled --after RUN/after-greedy RUN/after-sampled \
-    --metrics RUN/metrics.jsonl --fact checkpoint=RUN/global_step_24 --out RUN/report
+    --metrics RUN/ppo --fact checkpoint=RUN/global_step_24 --out RUN/report
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument(
         "--after", nargs="+", type=Path, required=True, help="matched with --before by how they sampled"
     )
-    parser.add_argument("--metrics", type=Path, help="JSON lines that training's file logger wrote")
+    parser.add_argument("--metrics", type=Path, help="folder of the training run, or one metrics.jsonl")
     parser.add_argument(
         "--fact", action="append", default=[], metavar="NAME=VALUE", help="a line for the settings table"
     )

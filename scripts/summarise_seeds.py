@@ -55,7 +55,7 @@ def plot(folder: Path, path: Path) -> None:
     figure = Figure(figsize=(8.4, 3.6), layout="constrained", dpi=150)
     axes = figure.subplots(1, len(MODES), sharey=True)
     for axis, (mode, colour) in zip(axes, MODES.items(), strict=True):
-        curves = [read_metrics(p)["search/em"] for p in sorted(folder.glob(f"seed*/{mode}/ppo/metrics.jsonl"))]
+        curves = [read_metrics(run)["search/em"] for run in sorted(folder.glob(f"seed*/{mode}/ppo"))]
         for curve in curves:
             axis.plot(list(curve), list(curve.values()), color=colour, linewidth=0.8, alpha=0.4)
         if curves:

@@ -1,5 +1,7 @@
 """What training logged, as curves: reads `metrics.jsonl` and picks the declared panels that it can fill.
 
+A run that was resumed has `metrics-2.jsonl` and so on beside it; given the run's folder, all of them are read.
+
 A line is `{"step": int, "data": {name: number, ...}}`, as verl's file logger writes it. Which metrics exist depends on
 the algorithm and the version, so a panel names alternatives and is left out where none was logged.
 """
@@ -12,6 +14,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 Series = dict[int, float]
 """Value by step."""
@@ -62,12 +65,33 @@ PANELS = (
 
 
 def read_metrics(path: str | os.PathLike[str]) -> dict[str, Series]:
-    """Series of every number in the file, by metric name. A step logged twice (a resumed run) keeps the later value.
+    """Series of every number that was logged, by metric name. A step logged twice (a resumed run) keeps the later value.
 
-    ValueError, with file and line, for a line that is not a step; a half-written last line is left out.
+    Args:
+        path: a file of training metrics, or the folder of a run (`trainer.default_local_dir`).
+
+    Raises:
+        FileNotFoundError: no such file, or a folder without one.
+        ValueError: a line is not a step, with file and line; a half-written last line is left out.
     """
     series: dict[str, Series] = {}
-    with open(path, encoding="utf-8") as lines:
+    for file in _metrics_files(Path(path)):
+        _read_into(series, file)
+    return {name: dict(sorted(values.items())) for name, values in series.items()}
+
+
+def _metrics_files(path: Path) -> list[Path]:
+    """In the order of writing: metrics.jsonl, metrics-2.jsonl, ..., metrics-10.jsonl."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("metrics*.jsonl"), key=lambda file: (len(file.name), file.name))
+    if not files:
+        raise FileNotFoundError(f"{path} holds no metrics.jsonl; name the folder of a run (trainer.default_local_dir)")
+    return files
+
+
+def _read_into(series: dict[str, Series], path: Path) -> None:
+    with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 entry = json.loads(line)
@@ -79,7 +103,6 @@ def read_metrics(path: str | os.PathLike[str]) -> dict[str, Series]:
             for name, value in data.items():
                 if isinstance(value, (int, float)) and math.isfinite(value):
                     series.setdefault(name, {})[step] = float(value)
-    return {name: dict(sorted(values.items())) for name, values in series.items()}
 
 
 def curves(panel: Panel, metrics: dict[str, Series]) -> list[tuple[str, Series]]:

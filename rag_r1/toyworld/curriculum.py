@@ -28,8 +28,8 @@ PROTOCOL_NAMES = ("single_query", "multi_query")
 
 LAZINESS = {
     "single_hop": {"guess": 0.15, "nameless": 0.5},
-    "bridge": {"guess": 0.15, "nameless": 0.3, "half_way": 0.15},
-    "comparison": {"guess": 0.15, "nameless": 0.3, "half_way": 0.1},
+    "bridge": {"guess": 0.15, "nameless": 0.25, "half_way": 0.1},
+    "comparison": {"guess": 0.2, "nameless": 0.3},
 }
 """The bad habits that PPO finds. Most are a minority, which only sampling shows; single-hop questions are searched without their
 name more often than with it, so there the greedy policy is wrong, too."""
@@ -47,7 +47,7 @@ class Recipe:
     """First turns of each question kind (stage 0)."""
     single_hop: int = 2000
     """Whole single-hop trajectories (stage 1)."""
-    whole: int = 2000
+    whole: int = 3500
     """Whole trajectories of each question kind (stage 2)."""
     laziness: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: LAZINESS)
     """Shares of lazy trajectories in stage 2, by question kind; see `teacher.LAZY`."""

@@ -9,9 +9,8 @@ the loss mask is known per segment; it is never looked for in text. Rows carry a
 (a curriculum: a tiny policy that starts with whole trajectories does not learn to copy in time), the rows of a stage
 are shuffled, and rows of like length share a batch whose padded size is at most `batch_tokens`.
 
-Why transformers' Trainer and not verl's SFT trainer: on a CPU verl's is reported (not measured here)
-to do 1.3 steps a second of 16 short rows (about
-2,000 tokens a second), a fifth of what is needed here; the Trainer, fed with ready-made batches, does 10,000.
+Why transformers' Trainer and not verl's SFT trainer: the order of rows matters here (the curriculum), and verl's loads chat
+messages through a data set and a sampler of its own; the Trainer takes ready-made batches in the order given.
 """
 
 from __future__ import annotations

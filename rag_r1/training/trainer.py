@@ -28,9 +28,9 @@ class TooManyFailures(RuntimeError):
 class SearchAgentTrainer(PPOTrainerSync):
     def _balance_batch(self, batch: KVBatchMeta, *args: Any, **kwargs: Any) -> KVBatchMeta:
         # the first place at which verl shows the whole batch, and before anything is computed on it
-        extra_fields = _extra_fields(batch)
-        failures = Counter(f["end_reason"] for f in extra_fields if f["reward_extra_info"]["failed"])
-        self._stop_beyond_limit(failures, len(extra_fields))
+        self._outcomes = _extra_fields(batch)
+        failures = Counter(f["end_reason"] for f in self._outcomes if f["reward_extra_info"]["failed"])
+        self._stop_beyond_limit(failures, len(self._outcomes))
         return super()._balance_batch(batch, *args, **kwargs)
 
     def _stop_beyond_limit(self, failures: Counter[str], num_trajectories: int) -> None:
@@ -49,7 +49,7 @@ class SearchAgentTrainer(PPOTrainerSync):
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)
-        metrics.update(search_metrics((f["kind"], f["reward_extra_info"]) for f in _extra_fields(batch)))
+        metrics.update(search_metrics((f["kind"], f["reward_extra_info"]) for f in self._outcomes))
         metrics.update(_token_metrics(batch))
 
 

