@@ -19,8 +19,8 @@ import rich.table
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 78rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; font-size: .9em; margin: 1rem 0; display: block; overflow-x: auto; }
 td { font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
@@ -28,7 +28,7 @@ tr.total { font-weight: 600; }
 .words td, .words th, td.wide { text-align: left; }
 td.wide { white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
 figure { margin: 1.5rem 0; }
-img { max-width: 100%; background: #fff; border-radius: 4px; }
+img { max-width: min(100%, 60rem); background: #fff; border-radius: 4px; }
 figcaption, .warning { font-size: .9em; }
 .warning { border-left: 4px solid #d97706; padding: .2rem .8rem; background: var(--soft); }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--soft); padding: .8rem; border-radius: 4px; }
