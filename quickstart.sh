@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole loop on a CPU, from an empty clone: environment, toy encyclopedia, index, retrieval server, SFT, evaluation,
-# PPO, evaluation, report. Twelve minutes and 6 GB of memory on two cores.
+# PPO, evaluation, report. Fourteen minutes and 6 GB of memory on two cores.
 #   bash quickstart.sh                 multi-query: several questions at once
 #   bash quickstart.sh --mode single   one query a turn
 #   bash quickstart.sh --seed 1 --steps 8 --out outputs/try     another seed, a shorter run, another folder
