@@ -1,4 +1,4 @@
-"""Pages in, passages of 100 words out.
+"""Pages in, passages of 100 words out: the rules. ``corpus_build`` runs them over a whole source.
 
 A passage is "title   text": the title, three spaces, and the next 100 whitespace-separated words of the page
 (arXiv 2507.02962, appendix A: KILT's Wikipedia of August 2019, 100-word passages with the title in front).
@@ -20,28 +20,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from rag_r1.retrieval.manifest import MANIFEST_FILE
-from rag_r1.retrieval.passages import CorpusInfo, PassageWriter
 
 WORDS_PER_PASSAGE = 100
 SEPARATOR = "   "  # between title and text
 
 _MARKER = re.compile(r"(?:Section|BULLET)?:{4,}")
 _HEADING_PATH = re.compile(r"(?<=\.):(?=\S)")  # KILT writes the path of a heading as "Career.:Early work."
-
-
-@dataclass(frozen=True, slots=True)
-class SplitReport:
-    """What a source held: records read, pages without words, and the corpus that came out."""
-
-    pages: int
-    empty_pages: int
-    corpus: CorpusInfo
 
 
 def clean_paragraph(paragraph: str) -> str:
@@ -98,62 +83,16 @@ def passages_of(
     return [passage]
 
 
-def read_passages(
-    source: str | Path, *, words_per_passage: int = WORDS_PER_PASSAGE, repeat_title: bool = False
-) -> Iterator[tuple[list[str], int]]:
-    """For each line of the source: its passages, and its size in bytes (for a progress bar).
-
-    A name that ends in ``.tsv`` is read as TSV, any other as JSON lines.
-    Raises ``ValueError`` that names file and line.
-    """
-    source = Path(source)
-    if not source.is_file():
-        raise FileNotFoundError(f"{source} is not a file")
-    with source.open("rb") as file:
-        for row, line in enumerate(file):
-            if not line.strip():
-                continue
-            try:
-                if source.suffix == ".tsv":
-                    passages = [_tsv_contents(row, line)]
-                else:
-                    record = json.loads(line)
-                    if not isinstance(record, dict):
-                        raise ValueError("a JSON object is expected")
-                    passages = passages_of(record, words_per_passage=words_per_passage, repeat_title=repeat_title)
-            except ValueError as error:
-                raise ValueError(f"{source}, line {row + 1}: {error}") from error
-            yield passages, len(line)
-
-
-def split_corpus(
-    source: str | Path,
-    directory: str | Path,
-    *,
-    words_per_passage: int = WORDS_PER_PASSAGE,
-    repeat_title: bool = False,
-    on_progress: Callable[[int], object] | None = None,
-) -> SplitReport:
-    """Write the passages of ``source`` into ``directory``; ``on_progress`` gets the bytes read since the last call.
-
-    Raises:
-        ValueError: a record of unknown form (file and line are named), or a source without a single passage.
-    """
-    if words_per_passage < 1:
-        raise ValueError(f"words_per_passage must be at least 1, got {words_per_passage}")
-    (Path(directory) / MANIFEST_FILE).unlink(missing_ok=True)  # of an index over the corpus that goes now
-    pages = empty_pages = 0
-    with PassageWriter(Path(directory)) as writer:
-        for passages, size in read_passages(source, words_per_passage=words_per_passage, repeat_title=repeat_title):
-            pages += 1
-            empty_pages += not passages
-            for passage in passages:
-                writer.write(passage)
-            if on_progress:
-                on_progress(size)
-        if pages == empty_pages:
-            raise ValueError(f"{source} gives no passage ({pages} pages, all empty)")
-    return SplitReport(pages, empty_pages, writer.info)
+def passages_of_line(
+    line: bytes, row: int, *, tsv: bool, words_per_passage: int = WORDS_PER_PASSAGE, repeat_title: bool = False
+) -> list[str]:
+    """The passages of one line of a source: a row of TSV, whose id must be ``row`` (0-based), or a JSON record."""
+    if tsv:
+        return [_tsv_contents(row, line)]
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise ValueError("a JSON object is expected")
+    return passages_of(record, words_per_passage=words_per_passage, repeat_title=repeat_title)
 
 
 def _passage(title: str, text: str) -> str:

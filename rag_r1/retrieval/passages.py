@@ -9,7 +9,9 @@ A row is ``id<TAB>contents``, UTF-8, and ``contents`` is "title   text" (three s
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import os
 import sys
 from array import array
@@ -17,10 +19,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
+
+from rag_r1.retrieval.files import partial_path, sha256_of
 
 PASSAGES_FILE = "passages.tsv"
 OFFSETS_FILE = "passages.offsets.npy"
@@ -36,12 +40,10 @@ class CorpusInfo:
     sha256: str
 
 
-def _partial(path: Path) -> Path:
-    return path.with_name(path.name + ".partial")
-
-
 class PassageWriter:
     """Writes a store in one pass, in constant memory. Both files appear when the block ends well, or not at all.
+
+    After an error the unfinished files stay if ``checkpoint`` was called, so that ``resume`` can go on from there.
 
     >>> with PassageWriter(directory) as writer:
     ...     writer.write("Ada Lovelace   Ada Lovelace was a mathematician.")
@@ -57,11 +59,35 @@ class PassageWriter:
         self._position = 0
         self._rows = 0
         self._offsets = array("q", [0])
+        self._resumable = False
+
+    def resume(self, rows: int, size_bytes: int) -> PassageWriter:
+        """Go on after a checkpoint: what was written behind it is cut off. Call before the block.
+
+        Raises ``ValueError`` where the unfinished files hold less than that.
+        """
+        table_bytes = _offsets_header_bytes() + 8 * rows
+        for path, size in zip(self._paths, (size_bytes, table_bytes), strict=True):
+            partial = partial_path(path)
+            if not partial.is_file() or partial.stat().st_size < size:
+                raise ValueError(f"{partial} is shorter than its checkpoint of {size} bytes: delete it to start anew")
+            os.truncate(partial, size)
+        with partial_path(self._paths[0]).open("rb") as file:
+            while block := file.read(1 << 20):
+                self._digest.update(block)
+        self._rows, self._position, self._resumable = rows, size_bytes, True
+        self._offsets = array("q", [size_bytes])
+        return self
 
     def __enter__(self) -> PassageWriter:
         self._paths[0].parent.mkdir(parents=True, exist_ok=True)
-        self._text, self._table = (_partial(path).open("wb") for path in self._paths)
-        self._header_bytes = self._write_header()
+        mode = "r+b" if self._resumable else "w+b"
+        self._text, self._table = (partial_path(path).open(mode) for path in self._paths)
+        if not self._resumable:
+            self._header_bytes = self._write_header()
+        self._header_bytes = _offsets_header_bytes()
+        for file in (self._text, self._table):
+            file.seek(0, os.SEEK_END)
         return self
 
     def write(self, contents: str) -> None:
@@ -77,6 +103,18 @@ class PassageWriter:
         if len(self._offsets) >= _OFFSETS_BUFFERED:
             self._flush_offsets()
 
+    def checkpoint(self) -> tuple[int, int]:
+        """Bring everything to the disk; gives (rows, bytes), which ``resume`` takes."""
+        last = self._offsets.pop() if self._offsets else None  # the end so far is written again as the next start
+        self._flush_offsets()
+        if last is not None:
+            self._offsets.append(last)
+        for file in (self._text, self._table):
+            file.flush()
+            os.fsync(file.fileno())
+        self._resumable = True
+        return self._rows, self._position
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -85,19 +123,18 @@ class PassageWriter:
             self._table.seek(0)
             if self._write_header() != self._header_bytes:
                 raise RuntimeError("the header of the offsets has no room for the number of rows")
-        for file in (self._text, self._table):
-            file.close()
+        with contextlib.suppress(OSError if kind else ()):  # of a full disk, which is being told already
+            for file in (self._text, self._table):
+                file.close()
         for path in self._paths:
             if kind is None:
-                os.replace(_partial(path), path)
-            else:
-                _partial(path).unlink()
+                os.replace(partial_path(path), path)
+            elif not self._resumable:
+                partial_path(path).unlink()
         self.info = CorpusInfo(self._rows, self._position, self._digest.hexdigest())
 
     def _write_header(self) -> int:
-        # NumPy leaves room in a header for the first axis to grow, so it can be written again in place
-        header = {"descr": "<i8", "fortran_order": False, "shape": (self._rows + 1,)}
-        npy.write_array_header_1_0(self._table, header)
+        npy.write_array_header_1_0(self._table, _offsets_header(self._rows))
         return self._table.tell()
 
     def _flush_offsets(self) -> None:
@@ -105,6 +142,17 @@ class PassageWriter:
             self._offsets.byteswap()
         self._table.write(self._offsets.tobytes())
         self._offsets = array("q")
+
+
+def _offsets_header(rows: int) -> dict[str, Any]:
+    # NumPy leaves room in a header for the first axis to grow, so it can be written again in place
+    return {"descr": "<i8", "fortran_order": False, "shape": (rows + 1,)}
+
+
+def _offsets_header_bytes() -> int:
+    header = io.BytesIO()
+    npy.write_array_header_1_0(header, _offsets_header(0))
+    return header.tell()
 
 
 class PassageStore:
@@ -155,12 +203,3 @@ class PassageStore:
         if head != str(row):
             raise ValueError(f"{self.path}: row {row} carries id {head[:20]!r}; ids must equal row numbers, from 0")
         return contents
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file in hex, read in blocks of 1 MiB."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
