@@ -39,7 +39,7 @@ stage "toy encyclopedia, questions, tokenizer, a random tiny policy"
 [ -e "$shared/toy/train.parquet" ] || python scripts/data_process/make_toy_data.py --out "$shared/toy" --seed "$seed"
 
 stage "corpus and index: passages, MiniLM embeddings, FAISS"
-bash scripts/build_corpus/corpus_to_index.sh "$shared/toy/pages.jsonl" "$shared/index"
+bash scripts/build_corpus/run_all.sh --source "$shared/toy/pages.jsonl" --out "$shared/index"
 
 stage "retrieval server on port $port"
 source scripts/with_retrieval.sh "$shared/index" "$port" "$run/retrieval.log"

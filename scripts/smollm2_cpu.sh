@@ -18,7 +18,7 @@ mkdir -p "$out"
 
 [ -e "$out/model/config.json" ] || python scripts/data_process/make_smollm2.py --out "$out/model"
 [ -e "$out/train.parquet" ] || python scripts/data_process/make_rl_data.py "$questions" "$out/train.parquet"
-bash scripts/build_corpus/corpus_to_index.sh "$passages" "$out/index"
+bash scripts/build_corpus/run_all.sh --source "$passages" --out "$out/index"
 
 source scripts/with_retrieval.sh "$out/index" "$port" "$out/retrieval.log"
 bash train_ppo_mq.sh --config-name cpu_smollm2 actor_rollout_ref.model.path="$out/model" \

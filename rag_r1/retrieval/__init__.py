@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rag_r1.retrieval.app import Limits, create_app
     from rag_r1.retrieval.client import RetrievalClient
-    from rag_r1.retrieval.corpus import split_corpus
+    from rag_r1.retrieval.corpus_build import split_corpus
     from rag_r1.retrieval.embeddings import build_embeddings
     from rag_r1.retrieval.encoder import Encoder, SentenceEncoder
-    from rag_r1.retrieval.index import ShardedIndex, build_index
+    from rag_r1.retrieval.index import ShardedIndex
+    from rag_r1.retrieval.index_build import build_index
+    from rag_r1.retrieval.index_merge import merge_index
     from rag_r1.retrieval.local import LocalRetriever
     from rag_r1.retrieval.manifest import Manifest
     from rag_r1.retrieval.passages import PassageStore
@@ -28,12 +30,13 @@ _HOME = {
     "Limits": "app",
     "create_app": "app",
     "RetrievalClient": "client",
-    "split_corpus": "corpus",
+    "split_corpus": "corpus_build",
     "build_embeddings": "embeddings",
     "Encoder": "encoder",
     "SentenceEncoder": "encoder",
     "ShardedIndex": "index",
-    "build_index": "index",
+    "build_index": "index_build",
+    "merge_index": "index_merge",
     "LocalRetriever": "local",
     "Manifest": "manifest",
     "PassageStore": "passages",
@@ -59,6 +62,7 @@ __all__ = [
     "build_embeddings",
     "build_index",
     "create_app",
+    "merge_index",
     "split_corpus",
 ]
 

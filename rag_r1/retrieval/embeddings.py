@@ -55,7 +55,9 @@ class EmbeddingJob:
                 raise ValueError(f"shards must be between 1 and the {rows} passages, got {shards}")
             rows_per_shard = -(-rows // shards)
         if rows_per_shard < 1 or dtype not in ("float32", "float16"):
-            raise ValueError(f"rows_per_shard must be at least 1 and dtype float32 or float16: {rows_per_shard}, {dtype}")
+            raise ValueError(
+                f"rows_per_shard must be at least 1 and dtype float32 or float16: {rows_per_shard}, {dtype}"
+            )
         self._spec = spec
         self._dtype = dtype
         self._cuts = [(start, min(start + rows_per_shard, rows)) for start in range(0, rows, rows_per_shard)]

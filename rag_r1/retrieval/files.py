@@ -55,5 +55,5 @@ def check_room(directory: Path, needed_bytes: int, what: str) -> None:
 
 
 def gigabytes(size_bytes: float) -> str:
-    """"4.1 GB": decimal, as disks are sold."""
+    """ "4.1 GB": decimal, as disks are sold."""
     return f"{size_bytes / 1e9:.3g} GB"

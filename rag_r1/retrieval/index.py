@@ -1,72 +1,30 @@
-"""Third stage of a build, and search: FAISS flat inner-product shards, one file each, searched as one index.
+"""Search: FAISS inner-product shards, one file each, searched as one index.
 
 Invariants:
 - Ids are global: id = row in the corpus. A shard numbers its rows from 0 and its start is added, always here.
-- The result over shards is that of one index: exact, ordered by score, equal scores by id. Where equal scores straddle
-  the cut at ``topk``, which of them stay is FAISS's choice.
+- The merge over shards is exact: ordered by score, equal scores by id. Where equal scores straddle the cut at ``topk``,
+  which of them stay is FAISS's choice.
 - Fewer than ``topk`` rows give fewer hits: never FAISS's filler id -1, never a repeat.
-- Build memory is one shard plus one block of vectors.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import faiss
 import numpy as np
 
-from rag_r1.retrieval.embeddings import remove_others
-from rag_r1.retrieval.manifest import Manifest, ManifestError, Shard, check_cover, check_file
-
-_ROWS_PER_BLOCK = 16_384
+from rag_r1.retrieval.blas import faiss, use_matrix_products
+from rag_r1.retrieval.manifest import Manifest, ManifestError, check_file
 
 Hit = tuple[int, float]  # (global id, inner product)
-
-
-def build_index(directory: str | Path, *, on_progress: Callable[[int], object] | None = None) -> Manifest:
-    """Make ``index-00000.faiss`` ... of the embeddings, shard for shard, and complete the manifest.
-
-    ``on_progress`` gets the number of rows added since the last call.
-
-    Raises:
-        ManifestError: embeddings that are missing, torn, or not those of the corpus.
-    """
-    directory = Path(directory)
-    manifest = Manifest.load(directory)
-    if manifest.encoder is None:
-        raise ManifestError(f"{directory} has no embeddings yet: run scripts/build_corpus/build_embeddings.py")
-    check_cover(manifest.embeddings, manifest.corpus.rows)
-    replace(manifest, shards=()).save(directory)
-    shards = []
-    for number, source in enumerate(manifest.embeddings):
-        table = np.load(check_file(directory, source, verify_hash=True), mmap_mode="r")
-        rows, dim = table.shape
-        index = faiss.IndexFlatIP(dim)
-        index.codes.resize(rows * index.code_size)  # reserve: else the vector doubles as it grows
-        index.codes.resize(0)
-        for start in range(0, rows, _ROWS_PER_BLOCK):
-            block = np.ascontiguousarray(table[start : start + _ROWS_PER_BLOCK], np.float32)
-            index.add(block)
-            if on_progress:
-                on_progress(len(block))
-        path = directory / f"index-{number:05d}.faiss"
-        partial = path.with_name(path.name + ".partial")
-        faiss.write_index(index, str(partial))
-        os.replace(partial, path)
-        shards.append(Shard.of(path, source.start, source.stop))
-    remove_others(directory, "index-*.faiss", shards)
-    manifest = replace(manifest, shards=tuple(shards))
-    manifest.save(directory)
-    return manifest
 
 
 class ShardedIndex:
     """Shards over consecutive rows. ``search`` is not meant for several threads at once."""
 
-    def __init__(self, shards: Sequence[tuple[int, faiss.Index]]) -> None:
+    def __init__(self, shards: Sequence[tuple[int, Any]]) -> None:
         """Args: (first global row, FAISS index) of each shard. All of one dimension, all inner product."""
         if not shards:
             raise ManifestError("an index needs at least one shard")
@@ -79,23 +37,53 @@ class ShardedIndex:
                     f"the shard at row {start} has metric {index.metric_type} and dimension {index.d}, "
                     f"expected {faiss.METRIC_INNER_PRODUCT} (inner product) and {self.dim}"
                 )
+        use_matrix_products(self.dim)
 
     @classmethod
-    def open(cls, directory: str | Path, manifest: Manifest, *, verify_hash: bool = True) -> ShardedIndex:
-        """Read every shard into memory. Raises ``ManifestError`` for files that are not those of the manifest."""
+    def open(
+        cls,
+        directory: str | Path,
+        manifest: Manifest,
+        *,
+        verify_hash: bool = True,
+        mmap: bool = False,
+        gpu: bool = False,
+    ) -> ShardedIndex:
+        """Open every shard, with the search parameters of the manifest.
+
+        Args:
+            mmap: leave the vectors in the files; the system keeps in memory what is used, and shares it among processes.
+            gpu: move them to all GPUs, as fp16, each shard spread over the GPUs (needs faiss-gpu).
+
+        Raises:
+            ManifestError: files that are not those of the manifest, or ``gpu`` where FAISS sees none.
+        """
         directory = Path(directory)
         spec = manifest.check_complete()
+        if gpu and not getattr(faiss, "get_num_gpus", int)():
+            raise ManifestError(
+                "--gpu: this build of FAISS sees no GPU; install faiss-gpu in place of faiss-cpu, or leave --gpu out"
+            )
         loaded = []
         for shard in manifest.shards:
             path = check_file(directory, shard, verify_hash=verify_hash)
-            index = faiss.read_index(str(path))
+            index = faiss.read_index(str(path), _mapping(manifest.factory) if mmap else 0)
             if (index.ntotal, index.d) != (shard.stop - shard.start, spec.dim):
                 raise ManifestError(
                     f"{path} holds {index.ntotal} rows of dimension {index.d}, but the manifest says "
                     f"{shard.stop - shard.start} rows of dimension {spec.dim}"
                 )
-            loaded.append((shard.start, index))
-        return cls(loaded)
+            loaded.append((shard.start, _to_gpus(index) if gpu else index))
+        opened = cls(loaded)
+        opened.tune(manifest.search)
+        return opened
+
+    def tune(self, parameters: Mapping[str, int]) -> None:
+        """Set search parameters of FAISS on every shard: ``{"nprobe": 16}``, ``{"efSearch": 64}``."""
+        space = faiss.GpuParameterSpace if hasattr(faiss, "GpuParameterSpace") else faiss.ParameterSpace
+        for name, value in parameters.items():
+            for _, index in self._shards:
+                space().set_index_parameter(index, name, value)
 
     def search(self, vectors: np.ndarray, topk: int) -> list[list[Hit]]:
         """The ``topk`` best rows of each vector, best first. ``vectors``: ``(n, dim)`` float32."""
@@ -110,13 +98,6 @@ class ShardedIndex:
             scores, ids = index.search(np.ascontiguousarray(vectors, np.float32), min(topk, int(index.ntotal)))
             parts.append((scores, np.where(ids < 0, ids, ids + start)))
         return merge_topk(parts, topk)
-
-    def vector(self, row: int) -> np.ndarray:
-        """The stored vector of a global row, ``(dim,)`` float32."""
-        for start, index in self._shards:
-            if start <= row < start + index.ntotal:
-                return np.asarray(index.reconstruct(row - start), np.float32)
-        raise IndexError(f"row {row} is not in the index, which has {self.rows} rows")
 
 
 def merge_topk(parts: Sequence[tuple[np.ndarray, np.ndarray]], topk: int) -> list[list[Hit]]:
@@ -133,3 +114,15 @@ def merge_topk(parts: Sequence[tuple[np.ndarray, np.ndarray]], topk: int) -> lis
         ranked = order[row][ids[row][order[row]] >= 0][:topk]
         merged.append([(int(ids[row][i]), float(scores[row][i])) for i in ranked])
     return merged
+
+
+def _mapping(factory: str) -> int:
+    # FAISS maps inverted lists by one flag and flat codes by another, and refuses the two together
+    return int(faiss.IO_FLAG_MMAP if "IVF" in factory else faiss.IO_FLAG_MMAP_IFC)
+
+
+def _to_gpus(index: Any) -> Any:
+    options = faiss.GpuMultipleClonerOptions()
+    options.shard = True
+    options.useFloat16 = True
+    return faiss.index_cpu_to_all_gpus(index, co=options)

@@ -2,7 +2,7 @@
 
 Invariants:
 - Nothing is served that does not fit: corpus, index and encoder are checked against the manifest as they are opened,
-  and the encoder embeds passage 0 again, which must give the stored vector.
+  and the encoder embeds passage 0 again, which must give the vector that the manifest keeps of it.
 - One search at a time: FAISS indexes on GPUs and tokenizers are not safe under several threads.
 """
 
@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
+from time import perf_counter
 
 import numpy as np
 
@@ -26,7 +28,10 @@ _SAME_MODEL = 0.98  # cosine of one text under fp32 and fp16 is above 0.999, und
 
 
 class LocalRetriever:
-    """``find`` blocks, ``search`` does the same for asyncio. ``open`` loads an index directory and checks it."""
+    """``find`` blocks, ``search`` does the same for asyncio. ``open`` loads an index directory and checks it.
+
+    ``stage_s`` holds the seconds that the last ``find`` spent in each of "encode", "search" and "read".
+    """
 
     def __init__(
         self, store: PassageStore, index: ShardedIndex, encoder: Encoder, *, index_id: str = "unnamed"
@@ -44,16 +49,25 @@ class LocalRetriever:
         self._index = index
         self._encoder = encoder
         self._lock = Lock()
+        self.stage_s: dict[str, float] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="retrieval")
 
     @classmethod
     def open(
-        cls, directory: str | Path, encoder: Encoder | None = None, *, verify_hashes: bool = True
+        cls,
+        directory: str | Path,
+        encoder: Encoder | None = None,
+        *,
+        verify_hashes: bool = True,
+        mmap: bool = False,
+        gpu: bool = False,
     ) -> LocalRetriever:
         """Load an index directory; without an ``encoder``, the one that the manifest names.
 
-        ``verify_hashes=False`` skips the SHA-256 of corpus and shards (sizes and counts are always checked), which
-        saves one reading of every file.
+        Args:
+            verify_hashes: False skips the SHA-256 of corpus and shards (sizes and counts are always checked), which
+                saves one reading of every file.
+            mmap, gpu: where the shards are kept, see ``ShardedIndex.open``.
 
         Raises:
             ManifestError: something does not fit; the message says which value, and what was expected.
@@ -65,15 +79,15 @@ class LocalRetriever:
         size = store.path.stat().st_size
         found = store.info() if verify_hashes else CorpusInfo(len(store), size, manifest.corpus.sha256)
         check_corpus(found, manifest.corpus, store.path)
-        index = ShardedIndex.open(directory, manifest, verify_hash=verify_hashes)
+        index = ShardedIndex.open(directory, manifest, verify_hash=verify_hashes, mmap=mmap, gpu=gpu)
         encoder = encoder or SentenceEncoder(spec.name, family=spec.family)
         check_encoder(encoder.spec, spec)
-        stored = index.vector(0)
+        stored = np.array(manifest.first_vector, np.float32)
         again = encoder.encode_passages(store.get([0]))[0]
         cosine = float(stored @ again / (np.linalg.norm(stored) * np.linalg.norm(again)))
         if not cosine >= _SAME_MODEL:
             raise ManifestError(
-                f"encoder {encoder.spec.name!r} embeds passage 0 with cosine {cosine:.3f} to the vector in the index, "
+                f"encoder {encoder.spec.name!r} embeds passage 0 with cosine {cosine:.3f} to the vector of the index, "
                 f"which {spec.name!r} made: it is another model, or other weights under the same name"
             )
         return cls(store, index, encoder, index_id=manifest.index_id)
@@ -90,13 +104,20 @@ class LocalRetriever:
         """The ``topk`` best passages of each query, in order; a blank query gets none. Blocks."""
         asked = list(dict.fromkeys(query for query in queries if query.strip()))
         with self._lock:
-            hits = self._index.search(self._encoder.encode_queries(asked), topk)
+            times = [perf_counter()]
+            vectors = self._encoder.encode_queries(asked)
+            times.append(perf_counter())
+            hits = self._index.search(vectors, topk)
+            times.append(perf_counter())
+            texts = [self._store.get(row for row, _ in found) for found in hits]
+            times.append(perf_counter())
+            self.stage_s = {
+                name: stop - start
+                for name, (start, stop) in zip(("encode", "search", "read"), pairwise(times), strict=True)
+            }
         answers = {
-            query: [
-                Passage(row, contents, score)
-                for (row, score), contents in zip(found, self._store.get(row for row, _ in found), strict=True)
-            ]
-            for query, found in zip(asked, hits, strict=True)
+            query: [Passage(row, text, score) for (row, score), text in zip(found, contents, strict=True)]
+            for query, found, contents in zip(asked, hits, texts, strict=True)
         }
         return [list(answers.get(query, ())) for query in queries]
 

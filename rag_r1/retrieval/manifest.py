@@ -1,7 +1,7 @@
 """``manifest.json``: what an index directory holds and which pieces belong together.
 
 An index directory is ``passages.tsv``, ``passages.offsets.npy``, ``embeddings-00000.npy`` ..., ``index-00000.faiss``
-... and the manifest. Invariants:
+... and the manifest; what serves needs all but the embeddings. Invariants:
 - Row r of the corpus is row r of the embeddings and of the index. Shards cover ``[0, rows)`` in order, without gaps.
 - The manifest is replaced as a whole, after the files that it describes are complete: a build that died leaves the old
   manifest or the new one, never one that promises what is not there.
@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rag_r1.retrieval.encoder import EncoderSpec
-from rag_r1.retrieval.passages import CorpusInfo, sha256_of
+from rag_r1.retrieval.files import sha256_of, write_json
+from rag_r1.retrieval.passages import CorpusInfo
 
 MANIFEST_FILE = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 METRIC = "inner_product"
 
 
@@ -46,14 +46,23 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """``encoder`` and ``embeddings`` are there after the second stage of a build, ``shards`` after the third."""
+    """``encoder`` and ``embeddings`` are there after the second stage of a build, the rest after the third.
+
+    ``kind`` is a name of ``kinds.KINDS`` or a FAISS factory string, ``factory`` the string that it stood for, ``search`` the
+    parameters that FAISS searches with (``nprobe``, ``efSearch``), ``first_vector`` the embedding of passage 0, which
+    tells at start whether an encoder is the one of the index, ``report`` what ``index_report`` measured.
+    """
 
     corpus: CorpusInfo
     encoder: EncoderSpec | None = None
     embeddings: tuple[Shard, ...] = ()
     kind: str = "flat"
+    factory: str = "Flat"
     metric: str = METRIC
+    search: dict[str, int] = field(default_factory=dict)
+    first_vector: tuple[float, ...] = ()
     shards: tuple[Shard, ...] = ()
+    report: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def load(cls, directory: str | Path) -> Manifest:
@@ -71,22 +80,20 @@ class Manifest:
                 encoder=EncoderSpec(**encoder) if (encoder := raw.pop("encoder")) else None,
                 embeddings=tuple(Shard(**shard) for shard in raw.pop("embeddings")),
                 shards=tuple(Shard(**shard) for shard in raw.pop("shards")),
+                first_vector=tuple(raw.pop("first_vector")),
                 **raw,
             )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ManifestError(f"{path} cannot be read ({error!r}): build the index again") from error
 
     def save(self, directory: str | Path) -> None:
-        path = Path(directory) / MANIFEST_FILE
-        partial = path.with_name(path.name + ".partial")
-        text = json.dumps({"format": FORMAT, "index_id": self.index_id, **asdict(self)}, indent=2, ensure_ascii=False)
-        partial.write_text(text + "\n", encoding="utf-8")
-        os.replace(partial, path)
+        write_json(Path(directory) / MANIFEST_FILE, {"format": FORMAT, "index_id": self.index_id, **asdict(self)})
 
     @property
     def index_id(self) -> str:
         """Names what a search can return: equal ids, equal answers (up to rounding)."""
-        parts = {"corpus": self.corpus.sha256, "kind": self.kind, "metric": self.metric}
+        parts = {"corpus": self.corpus.sha256, "factory": self.factory, "metric": self.metric}
+        parts |= {"search": self.search}  # type: ignore[dict-item]
         parts |= {"encoder": asdict(self.encoder) if self.encoder else None}  # type: ignore[dict-item]
         parts |= {"shards": [shard.sha256 for shard in self.shards or self.embeddings]}  # type: ignore[dict-item]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -101,9 +108,6 @@ class Manifest:
             raise ManifestError(f"metric is {self.metric!r}, but passages are ranked by {METRIC!r}")
         check_cover(self.shards, self.corpus.rows)
         return self.encoder
-
-    def with_embeddings(self, encoder: EncoderSpec, shards: tuple[Shard, ...]) -> Manifest:
-        return replace(self, encoder=encoder, embeddings=shards, shards=())
 
 
 def check_cover(shards: tuple[Shard, ...], rows: int) -> None:

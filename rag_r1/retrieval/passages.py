@@ -9,7 +9,6 @@ A row is ``id<TAB>contents``, UTF-8, and ``contents`` is "title   text" (three s
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import os
@@ -123,9 +122,12 @@ class PassageWriter:
             self._table.seek(0)
             if self._write_header() != self._header_bytes:
                 raise RuntimeError("the header of the offsets has no room for the number of rows")
-        with contextlib.suppress(OSError if kind else ()):  # of a full disk, which is being told already
-            for file in (self._text, self._table):
+        for file in (self._text, self._table):
+            try:
                 file.close()
+            except OSError:  # a full disk says so once more
+                if kind is None:
+                    raise
         for path in self._paths:
             if kind is None:
                 os.replace(partial_path(path), path)

@@ -67,7 +67,7 @@ class VectorFile:
         """Put ``vectors`` at rows from ``start`` on, and bring them to the disk."""
         if vectors.shape[1] != self.shape[1] or start + len(vectors) > self.shape[0]:
             raise ValueError(f"{vectors.shape} vectors at row {start} do not fit {self.path} of shape {self.shape}")
-        view = memoryview(np.ascontiguousarray(vectors, self.dtype)).cast("B")
+        view = np.ascontiguousarray(vectors, self.dtype).data.cast("B")
         position = self._data_start + start * self._row_bytes
         while view:
             done = os.pwrite(self._descriptor, view, position)

@@ -3,17 +3,22 @@
     python scripts/build_corpus/split_kilt.py --source kilt_knowledgesource.json --index DIR
 
 Takes KILT pages, FlashRAG or Search-R1 JSON lines, and TSV rows of ready passages; see rag_r1/retrieval/corpus.py.
+The same command again goes on after a kill, and does nothing once it has finished.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
-from rag_r1.retrieval.corpus import WORDS_PER_PASSAGE, split_corpus
+from rag_r1.retrieval import split_corpus
+from rag_r1.retrieval.corpus import WORDS_PER_PASSAGE
+
+SMALL_SOURCE_BYTES = 64 << 20  # read sooner than workers start
 
 
 def main() -> None:
@@ -22,9 +27,11 @@ def main() -> None:
     parser.add_argument("--index", type=Path, required=True, help="index directory; made if it is not there")
     parser.add_argument("--words", type=int, default=WORDS_PER_PASSAGE, help="words a passage")
     parser.add_argument("--repeat-title", action="store_true", help="keep KILT's title paragraph, as the original does")
+    parser.add_argument("--workers", type=int, help="processes that parse; default: one a core, one for a small source")
     args = parser.parse_args()
     try:
         size = args.source.stat().st_size
+        workers = args.workers or (1 if size < SMALL_SOURCE_BYTES else max(1, len(os.sched_getaffinity(0)) - 1))
         with Progress("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn()) as bar:
             task = bar.add_task("splitting", total=size)
             report = split_corpus(
@@ -32,6 +39,7 @@ def main() -> None:
                 args.index,
                 words_per_passage=args.words,
                 repeat_title=args.repeat_title,
+                workers=workers,
                 on_progress=lambda done: bar.advance(task, done),
             )
     except (OSError, ValueError) as error:

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import uvicorn
 
-from rag_r1.retrieval.corpus import split_corpus
+from rag_r1.retrieval.corpus_build import split_corpus
 from rag_r1.retrieval.embeddings import build_embeddings
 from rag_r1.retrieval.encoder import EncoderSpec
-from rag_r1.retrieval.index import build_index
+from rag_r1.retrieval.index_build import build_index
 
 SHARED_DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.retrieval.corpus import clean_paragraph, passages_of, split_corpus, split_page
+from rag_r1.retrieval.corpus import clean_paragraph, passages_of, split_page
+from rag_r1.retrieval.corpus_build import split_corpus
 from rag_r1.retrieval.passages import OFFSETS_FILE, PassageStore, PassageWriter
 
 WORDS = st.lists(

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.retrieval.embeddings import build_embeddings
-from rag_r1.retrieval.index import ShardedIndex, build_index, merge_topk
+from rag_r1.retrieval.index import ShardedIndex, merge_topk
+from rag_r1.retrieval.index_build import build_index
 from rag_r1.retrieval.manifest import Manifest, ManifestError
 
 
@@ -99,7 +100,6 @@ def test_case_113_ids_are_global_over_shards() -> None:
     vectors = np.eye(12, dtype=np.float32)
     index = sharded(vectors, [4, 8])
     assert [hits[0] for hits in index.search(vectors, 1)] == [(row, 1.0) for row in range(12)]
-    np.testing.assert_array_equal(index.vector(9), vectors[9])
 
 
 def test_case_114_shards_are_merged_by_their_rows_not_by_name(build: Callable[..., Path], hash_encoder: Any) -> None:
@@ -122,6 +122,7 @@ def test_the_build_lays_out_the_directory_and_replaces_a_larger_build(build: Cal
     names = ["embeddings-0000{}.npy", "index-0000{}.faiss"]
     made = {name.format(n) for name in names for n in range(3)}
     assert {path.name for path in directory.iterdir()} == made | {
+        "corpus.json",
         "manifest.json",
         "passages.offsets.npy",
         "passages.tsv",
@@ -140,10 +141,14 @@ def test_index_id_depends_on_what_is_searched(build: Callable[..., Path], pages:
 
 
 def test_a_new_corpus_drops_the_old_index(build: Callable[..., Path]) -> None:
-    from rag_r1.retrieval.corpus import split_corpus
+    from rag_r1.retrieval.corpus_build import split_corpus
 
     directory = build()
-    split_corpus(directory.with_name("index.jsonl"), directory)
+    source = directory.with_name("index.jsonl")
+    split_corpus(source, directory)
+    Manifest.load(directory)  # the same source once more changes nothing
+    source.write_text(source.read_text().splitlines(keepends=True)[0])
+    split_corpus(source, directory)
     with pytest.raises(FileNotFoundError, match="manifest"):
         build_index(directory)
 
@@ -173,4 +178,4 @@ def test_a_damaged_shard_is_refused_by_name(build: Callable[..., Path], name: st
         if name.startswith("index"):
             ShardedIndex.open(directory, Manifest.load(directory))
         else:
-            build_index(directory)
+            build_index(directory, "sq8")

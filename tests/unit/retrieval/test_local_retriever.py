@@ -81,7 +81,7 @@ def test_unfinished_and_foreign_manifests_are_told(build: Callable[..., Path], h
     told = json.loads(path.read_text())
     for change, message in [
         ({"metric": "l2"}, "metric is 'l2'"),
-        ({"format": 9}, "format 1"),
+        ({"format": 9}, "format 2"),
         ({"shards": []}, "build_index"),
         ({"encoder": None}, "build_embeddings"),
         ({"shards": told["shards"][1:]}, "row 0 comes next"),
