@@ -70,6 +70,8 @@ def build_index(
         advance(manifest.corpus.rows)
         return manifest
 
+    for source in manifest.embeddings:
+        check_file(directory, source, verify_hash=False)
     job = {"kind": kind, "factory": factory, "embeddings": [asdict(shard) for shard in manifest.embeddings]}
     shards = _resume(directory, job)
     if not shards:
@@ -132,7 +134,7 @@ def _train(directory: Path, manifest: Manifest, path: Path) -> None:
             f"{manifest.factory!r} for dimension {manifest.encoder.dim}: {error}"
         ) from error
     inverted = _inverted_file(index)
-    if isinstance(inverted, faiss.IndexIVFPQ):
+    if hasattr(inverted, "do_polysemous_training"):
         # orders the codes for a Hamming filter that nobody asks for here, and takes most of the training's time
         inverted.do_polysemous_training = False
     if not index.is_trained:
