@@ -1,8 +1,9 @@
-"""Serve an index directory over HTTP: POST /retrieve, GET /health, and /docs for both.
+"""Serve an index directory over HTTP: POST /retrieve, GET /health, GET /metrics, and /docs for all three.
 
     python start_retrieval.py --index DIR [--host 127.0.0.1] [--port 8000]
 
-Prints one line that starts with "ready" when requests are accepted. Ctrl-C ends it cleanly.
+Prints one line that starts with "ready" when requests are accepted. Ctrl-C ends it cleanly. Beyond loopback it asks for the token
+in the environment variable RAG_R1_RETRIEVAL_TOKEN (docs/retrieval.md).
 """
 
 from __future__ import annotations
@@ -16,66 +17,112 @@ from pathlib import Path
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Serve an index directory: POST /retrieve, GET /health.")
+    parser = argparse.ArgumentParser(description="Serve an index directory: POST /retrieve, GET /health, GET /metrics.")
     parser.add_argument("--index", type=Path, required=True, help="directory made by scripts/build_corpus")
-    parser.add_argument("--host", default="127.0.0.1", help="address to bind; beyond loopback anyone can ask")
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind; beyond loopback it asks for a token")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one, which the ready line tells")
-    parser.add_argument("--encoder", help="hub name or folder of the encoder, if not the name in the manifest")
-    parser.add_argument("--device", help="torch device of the encoder, e.g. cuda:0; default: a GPU if there is one")
-    parser.add_argument("--topk-limit", type=int, default=100, help="most passages a query")
-    parser.add_argument("--queries-limit", type=int, default=1024, help="most queries a request")
-    parser.add_argument("--query-chars-limit", type=int, default=4096, help="most characters a query")
-    parser.add_argument("--max-batch", type=int, default=256, help="most queries searched together")
-    parser.add_argument("--skip-hashes", action="store_true", help="check sizes and counts of files, not SHA-256")
+    parser.add_argument("--open", action="store_true", help="beyond loopback, answer anyone without a token")
+    search = parser.add_argument_group("search")
+    search.add_argument("--encoder", help="hub name or folder of the encoder, if not the name in the manifest")
+    search.add_argument("--device", help="torch device of the encoder, e.g. cuda:0; default: a GPU if there is one")
+    search.add_argument("--mmap", action="store_true", help="leave the index on disk; the system caches what is used")
+    search.add_argument("--gpu", action="store_true", help="spread the index over all GPUs as fp16 (needs faiss-gpu)")
+    search.add_argument("--skip-hashes", action="store_true", help="check sizes and counts of files, not SHA-256")
+    load = parser.add_argument_group("load")
+    load.add_argument("--topk-limit", type=int, default=100, help="most passages a query")
+    load.add_argument("--queries-limit", type=int, default=1024, help="most queries a request")
+    load.add_argument("--query-chars-limit", type=int, default=4096, help="most characters a query")
+    load.add_argument("--max-batch", type=int, default=256, help="most queries searched together")
+    load.add_argument("--max-waiting", type=int, default=8192, help="most queries in the queue, then 503")
+    load.add_argument("--window-ms", type=float, default=0, help="wait this long for more queries before a search")
+    load.add_argument("--cache-mb", type=int, default=256, help="memory for answers found before; 0 keeps none")
+    load.add_argument("--cache-file", type=Path, help="keep them in this SQLite file as well")
+    load.add_argument("--replicas", type=int, default=1, help="servers on Ray Serve behind this address")
+    load.add_argument("--gpus-per-replica", type=float, default=0, help="share of a GPU for each of them")
     return parser.parse_args()
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A bound socket that does not listen yet: a taken port is told before the index is loaded."""
-    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    server = socket.socket(family, kind, proto)
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind(address)
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        server = socket.socket(family, kind, proto)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(address)
+    except OSError as error:
+        raise OSError(f"cannot bind {host}:{port} ({error}): is it in use, or no address of this machine?") from error
     return server
+
+
+def is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+def settings_of(args: argparse.Namespace, token: str | None):  # type: ignore[no-untyped-def]
+    from rag_r1.retrieval import Limits
+    from rag_r1.retrieval.settings import ServerSettings
+
+    limits = Limits(
+        max_queries=args.queries_limit,
+        max_topk=args.topk_limit,
+        max_query_chars=args.query_chars_limit,
+        max_batch=args.max_batch,
+        max_waiting=args.max_waiting,
+        window_s=args.window_ms / 1e3,
+    )
+    return ServerSettings(
+        index=args.index.resolve(),
+        encoder=args.encoder,
+        device=args.device,
+        verify_hashes=not args.skip_hashes,
+        mmap=args.mmap or args.replicas > 1,
+        gpu=args.gpu,
+        limits=limits,
+        cache_bytes=args.cache_mb << 20,
+        cache_file=args.cache_file,
+        token=token,
+    )
 
 
 def main() -> None:
     args = parse_args()
     import uvicorn
 
-    from rag_r1.retrieval import Limits, LocalRetriever, Manifest, SentenceEncoder, create_app
+    from rag_r1.retrieval.settings import TOKEN_VARIABLE, token_from_environment
 
     try:
         server = bind(args.host, args.port)
-        limits = Limits(
-            max_queries=args.queries_limit,
-            max_topk=args.topk_limit,
-            max_query_chars=args.query_chars_limit,
-            max_batch=args.max_batch,
-        )
-        made_by = Manifest.load(args.index).check_complete()
-        encoder = SentenceEncoder(args.encoder or made_by.name, family=made_by.family, device=args.device)
-        retriever = LocalRetriever.open(args.index, encoder, verify_hashes=not args.skip_hashes)
+        host, port = server.getsockname()[:2]
+        token = None if args.open or is_loopback(host) else token_from_environment()
+        if not (token or args.open or is_loopback(host)):
+            raise ValueError(
+                f"{host} is open to the network: set {TOKEN_VARIABLE} to a secret here and where clients run, or say "
+                "--open to answer anyone"
+            )
+        settings = settings_of(args, token)
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/retrieve"
+        if args.replicas > 1:
+            server.close()
+            from rag_r1.cluster.serving import serve
+
+            serve(settings, host, port, args.replicas, args.gpus_per_replica, ready=f"ready: {url}")
+            return
+        searcher = settings.open()
     except (OSError, ValueError, ImportError) as error:
         sys.exit(f"start_retrieval.py: {error}")
-    host, port = server.getsockname()[:2]
-    if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
-        print(f"warning: {host} is open to the network, and this server asks nobody who they are", flush=True)
     server.listen(2048)
     print(
-        f"ready: http://{f'[{host}]' if ':' in host else host}:{port}/retrieve, {retriever.rows} passages, "
-        f"encoder {retriever.encoder_name}, index {retriever.index_id}",
+        f"ready: {url}, {searcher.rows} passages, encoder {searcher.encoder_name}, index {searcher.index_id}",
         flush=True,
     )
     config = uvicorn.Config(
-        create_app(retriever, limits),
+        settings.app(searcher),
         log_level="warning",
         timeout_keep_alive=75,  # a trainer asks again after each update, and should find its connection open
         timeout_graceful_shutdown=10,
     )
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again once it has shut down
         uvicorn.Server(config).run(sockets=[server])
-    retriever.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The retrieval server's HTTP face: ``POST /retrieve``, the published contract, and ``GET /health``.
+"""The retrieval server's HTTP face: ``POST /retrieve``, the published contract, ``GET /health`` and ``GET /metrics``.
 
 ``/retrieve`` takes ``{"queries": [str, ...], "topk": int = 3, "return_scores": bool = false}`` and gives
 
@@ -9,36 +9,35 @@ one list a query, in order, best passage first: what clients of RAG-R1 and Searc
 
 Invariants:
 - No queries give no results, a blank query gives an empty list; both are status 200.
-- What breaks a limit is refused with 422, and the reply names the field; nothing is cut silently.
+- What breaks a limit is refused with 422, and the reply names the field; nothing is cut silently. The limits are part of the
+  schema at ``/openapi.json``.
+- A full queue is 503 with ``Retry-After``; a search that failed is 500. Neither is ever an empty result.
 - Passages leave as the corpus holds them. Their tags are the protocol's business, at the reader's end.
 """
 
-from __future__ import annotations
+# no postponed annotations here: the request model is made inside create_app, from the limits
 
+import hmac
+import math
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from fastapi import FastAPI, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from rag_r1.retrieval.service import MicroBatcher
+from rag_r1.retrieval.cache import AnswerCache
+from rag_r1.retrieval.metrics import CountRequests, ServerMetrics
+from rag_r1.retrieval.service import Overloaded, SearchService
 from rag_r1.retrieval.types import Passage, Searcher
 
 DEFAULT_TOPK = 3
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-class RetrieveRequest(BaseModel):
-    """``topk`` null or absent means 3."""
-
-    queries: list[str]
-    topk: int | None = None
-    return_scores: bool = False
 
 
 class Document(BaseModel):
@@ -63,9 +62,13 @@ class Health(BaseModel):
     ready: bool
 
 
+class Problem(BaseModel):
+    detail: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one request may ask for, and how many queries are searched together."""
+    """What one request may ask for, and how much is searched together and waits."""
 
     max_queries: int = 1024
     """Queries in one request. RAG-R1's own client sends a whole training batch at once: 512."""
@@ -79,44 +82,69 @@ class Limits:
     max_batch: int = 256
     """Queries searched together when requests wait."""
 
+    max_waiting: int = 8_192
+    """Queries that wait; a request beyond them gets 503."""
+
+    window_s: float = 0.0
+    """How long an idle server waits for more queries before it searches."""
+
     def __post_init__(self) -> None:
-        for name in ("max_queries", "max_topk", "max_query_chars", "max_batch"):
+        for name in ("max_queries", "max_topk", "max_query_chars", "max_batch", "max_waiting"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"Limits.{name} must be at least 1, got {value}")
-
-    def check(self, request: RetrieveRequest) -> int:
-        """The request's topk. Raises ``RequestValidationError`` (status 422) that names the field and the limit."""
-        topk = DEFAULT_TOPK if request.topk is None else request.topk
-        if len(request.queries) > self.max_queries:
-            _refuse(f"at most {self.max_queries} queries a request, got {len(request.queries)}", "queries")
-        if not 1 <= topk <= self.max_topk:
-            _refuse(f"topk must be between 1 and {self.max_topk}, got {topk}", "topk")
-        for row, query in enumerate(request.queries):
-            if len(query) > self.max_query_chars:
-                _refuse(f"at most {self.max_query_chars} characters a query, got {len(query)}", "queries", row)
-            if not query.isascii() and _SURROGATE.search(query):
-                _refuse("the text holds a lone surrogate, so it has no UTF-8 form", "queries", row)
-        return topk
+        if self.window_s < 0:
+            raise ValueError(f"Limits.window_s must not be negative, got {self.window_s}")
 
 
-def create_app(searcher: Searcher, limits: Limits | None = None) -> FastAPI:
-    """The server over a searcher that is loaded and checked. Needs no start-up event, so it also serves in tests."""
+def create_app(
+    searcher: Searcher, limits: Limits | None = None, *, cache: AnswerCache | None = None, token: str | None = None
+) -> FastAPI:
+    """The server over a searcher that is loaded and checked. Needs no start-up event, so it also serves in tests.
+
+    Args:
+        cache: answers found before; None looks every query up.
+        token: what ``Authorization: Bearer`` must carry everywhere but at ``/health``; None asks nobody.
+    """
     bounds = limits or Limits()
-    batcher = MicroBatcher(searcher, max_batch=bounds.max_batch)
+    metrics = ServerMetrics()
+    service = SearchService(
+        searcher,
+        max_batch=bounds.max_batch,
+        window_s=bounds.window_s,
+        max_waiting=bounds.max_waiting,
+        cache=cache,
+        metrics=metrics,
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await batcher.close()
+        await service.close()
 
     app = FastAPI(title="RAG-R1 retrieval", lifespan=lifespan)
     app.add_exception_handler(RequestValidationError, _explain)
+    app.add_exception_handler(Overloaded, _busy)
+    app.add_exception_handler(_Unauthorised, _who_are_you)
+    app.add_exception_handler(Exception, _failed)
+    app.add_middleware(CountRequests, metrics=metrics, paths=frozenset({"/retrieve", "/health", "/metrics"}))
 
-    @app.post("/retrieve", response_model=RetrieveResponse)
-    async def retrieve(request: RetrieveRequest) -> Response:
-        topk = bounds.check(request)
-        found = await batcher.search(request.queries, topk)
-        render = _scored if request.return_scores else _plain
+    RetrieveRequest = _request_model(bounds)
+    bearer = HTTPBearer(auto_error=False)
+
+    def known(credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
+        given = credentials.credentials if credentials else ""
+        if not hmac.compare_digest(given.encode(), (token or "").encode()):
+            raise _Unauthorised
+
+    guards: list[Any] = [Depends(known)] if token else []
+    refusals: dict[int | str, dict[str, Any]] = {401: {"model": Problem}} if token else {}
+    answers = {**refusals, 500: {"model": Problem}, 503: {"model": Problem}}
+
+    @app.post("/retrieve", response_model=RetrieveResponse, responses=answers, dependencies=guards)
+    async def retrieve(request: RetrieveRequest) -> Response:  # type: ignore[valid-type]
+        body: Any = request
+        found = await service.search(body.queries, DEFAULT_TOPK if body.topk is None else body.topk)
+        render = _scored if body.return_scores else _plain
         return _json({"result": [[render(passage) for passage in passages] for passages in found]})
 
     @app.get("/health", response_model=Health)
@@ -131,7 +159,35 @@ def create_app(searcher: Searcher, limits: Limits | None = None) -> FastAPI:
             }
         )
 
+    @app.get("/metrics", responses=refusals, response_class=Response, dependencies=guards)
+    async def prometheus() -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
     return app
+
+
+def _request_model(limits: Limits) -> type[BaseModel]:
+    query = Annotated[StrictStr, Field(max_length=limits.max_query_chars), AfterValidator(_has_utf8)]
+
+    class RetrieveRequest(BaseModel):
+        """``topk`` null or absent means 3."""
+
+        model_config = ConfigDict(extra="ignore")
+        queries: Annotated[list[query], Field(max_length=limits.max_queries)]  # type: ignore[valid-type]
+        topk: Annotated[StrictInt, Field(ge=1, le=limits.max_topk)] | None = None
+        return_scores: StrictBool = False
+
+    return RetrieveRequest
+
+
+def _has_utf8(query: str) -> str:
+    if not query.isascii() and _SURROGATE.search(query):
+        raise ValueError("the text holds a lone surrogate, so it has no UTF-8 form")
+    return query
+
+
+class _Unauthorised(Exception):
+    pass
 
 
 def _plain(passage: Passage) -> dict[str, Any]:
@@ -142,17 +198,27 @@ def _scored(passage: Passage) -> dict[str, Any]:
     return {"document": _plain(passage), "score": passage.score}
 
 
-def _json(content: object, status_code: int = 200) -> Response:
+def _json(content: object, status_code: int = 200, **headers: str) -> Response:
     # orjson: readable Unicode, and a third of the time of json for a few hundred passages
-    return Response(orjson.dumps(content), status_code, media_type="application/json")
+    return Response(orjson.dumps(content), status_code, media_type="application/json", headers=headers)
 
 
-def _refuse(message: str, *field: str | int) -> None:
-    raise RequestValidationError([{"type": "limit", "loc": ("body", *field), "msg": message}])
-
-
-async def _explain(_: object, error: Exception) -> Response:
+async def _explain(_: Request, error: Exception) -> Response:
     # without the offending input: it may be megabytes long, or text that has no UTF-8 form
     assert isinstance(error, RequestValidationError)
     detail = [{"type": e["type"], "loc": e["loc"], "msg": e["msg"]} for e in error.errors()]
     return _json({"detail": detail}, 422)
+
+
+async def _busy(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Overloaded)
+    return _json({"detail": str(error)}, 503, **{"Retry-After": str(max(1, math.ceil(error.retry_after_s)))})
+
+
+async def _who_are_you(_: Request, __: Exception) -> Response:
+    problem = "this server wants a token: send it as 'Authorization: Bearer TOKEN'"
+    return _json({"detail": problem}, 401, **{"WWW-Authenticate": "Bearer"})
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return _json({"detail": f"the search failed: {type(error).__name__}: {error}"}, 500)

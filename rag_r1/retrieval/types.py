@@ -30,6 +30,14 @@ class RetrievalError(RuntimeError):
     """A search that failed for good: its message names the address and the cause, and says what to do."""
 
 
+class RetrieverUnreachable(RetrievalError):
+    """Every try ended in a transport error, a timeout, or a status that may pass (408, 429, 5xx)."""
+
+
+class RetrieverRefused(RetrievalError):
+    """The server will not take the request, now or later: a wrong address, a limit, a missing token."""
+
+
 @runtime_checkable
 class Retriever(Protocol):
     """Anything that finds passages: a client of the server, or the index in this process."""
@@ -57,5 +65,10 @@ class Searcher(Protocol):
 
     @property
     def encoder_name(self) -> str: ...
+
+    @property
+    def stage_s(self) -> dict[str, float]:
+        """Seconds that the last ``find`` spent in each of its stages, such as "encode" and "search"."""
+        ...
 
     def find(self, queries: Sequence[str], topk: int) -> list[list[Passage]]: ...

@@ -1,0 +1,108 @@
+"""Answers that were found before: exact, bounded by bytes in memory, and kept on disk where a file is named.
+
+Invariants:
+- An answer belongs to (index id, query, topk). Another index, or the same one searched with other parameters, has another id,
+  so a stale answer cannot come back.
+- Queries are the same when they differ in whitespace only. Case is kept: "us" and "US" have different neighbours.
+- The memory bound counts the text of passages. The file only grows, and may be deleted while no server uses it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+from cachetools import LRUCache
+
+from rag_r1.retrieval.types import Passage
+
+_ENTRY_BYTES = 500  # of Python objects around a query and its list
+_PASSAGE_BYTES = 200
+
+Answer = Sequence[Passage]
+Key = tuple[str, int]  # (query, topk)
+
+
+def normalised(query: str) -> str:
+    """What two spellings of one query have in common.
+
+    >>> normalised("  who wrote   Hamlet? ")
+    'who wrote Hamlet?'
+    """
+    return " ".join(query.split())
+
+
+class AnswerCache:
+    """Not for several threads at once: it belongs to the event loop of a server.
+
+    Args:
+        max_bytes: of the part in memory.
+        file: SQLite file of the part on disk; made if it is not there. ``ValueError`` for one that is no cache.
+    """
+
+    def __init__(self, index_id: str, max_bytes: int = 256 << 20, file: str | Path | None = None) -> None:
+        self._index_id = index_id
+        self._memory: LRUCache[Key, Answer] = LRUCache(max_bytes, getsizeof=_size)
+        self._disk = _open(Path(file)) if file is not None else None
+
+    def get(self, query: str, topk: int) -> Answer | None:
+        key = (normalised(query), topk)
+        found = self._memory.get(key)
+        if found is None and self._disk is not None:
+            row = self._disk.execute(
+                "SELECT answer FROM answers WHERE index_id = ? AND query = ? AND topk = ?", (self._index_id, *key)
+            ).fetchone()
+            if row:
+                found = [Passage(*fields) for fields in orjson.loads(row[0])]
+                self._remember(key, found)
+        return found
+
+    def put(self, answers: dict[Key, Answer]) -> None:
+        """Keep answers, in one transaction where there is a file."""
+        kept = {(normalised(query), topk): answer for (query, topk), answer in answers.items()}
+        for key, answer in kept.items():
+            self._remember(key, answer)
+        if self._disk is not None:
+            with self._disk:
+                self._disk.executemany(
+                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)",
+                    [
+                        (self._index_id, *key, orjson.dumps([(p.id, p.contents, p.score) for p in answer]))
+                        for key, answer in kept.items()
+                    ],
+                )
+
+    @property
+    def bytes(self) -> int:
+        """Of the part in memory."""
+        return int(self._memory.currsize)
+
+    def close(self) -> None:
+        if self._disk is not None:
+            self._disk.close()
+
+    def _remember(self, key: Key, answer: Answer) -> None:
+        if _size(answer) <= self._memory.maxsize:
+            self._memory[key] = answer
+
+
+def _size(answer: Answer) -> int:
+    return _ENTRY_BYTES + sum(_PASSAGE_BYTES + len(passage.contents) for passage in answer)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, check_same_thread=False, timeout=10)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=OFF")  # a cache may lose its end, not its order
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS answers (index_id TEXT, query TEXT, topk INTEGER, answer BLOB, "
+            "PRIMARY KEY (index_id, query, topk)) WITHOUT ROWID"
+        )
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise ValueError(f"{path} is no answer cache ({error}): delete it, or name another file") from error
+    return connection

@@ -1,0 +1,53 @@
+"""Everything that makes a server out of an index directory: what ``start_retrieval.py`` takes, and what a replica is sent."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from rag_r1.retrieval.app import Limits, create_app
+from rag_r1.retrieval.cache import AnswerCache
+from rag_r1.retrieval.encoder import SentenceEncoder
+from rag_r1.retrieval.local import LocalRetriever
+from rag_r1.retrieval.manifest import Manifest
+from rag_r1.retrieval.types import Searcher
+
+TOKEN_VARIABLE = "RAG_R1_RETRIEVAL_TOKEN"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Picklable, so that the server in this process and those on Ray are made from the same."""
+
+    index: Path
+    encoder: str | None = None
+    """Hub name or folder of the encoder, if not the name in the manifest."""
+    device: str | None = None
+    """Torch device of the encoder; None takes a GPU if there is one."""
+    verify_hashes: bool = True
+    mmap: bool = False
+    gpu: bool = False
+    limits: Limits = field(default_factory=Limits)
+    cache_bytes: int = 256 << 20
+    """Of answers in memory; 0 keeps none."""
+    cache_file: Path | None = None
+    token: str | None = None
+
+    def open(self) -> Searcher:
+        """Load what is served. Raises ``ValueError`` or ``OSError`` for what is missing or does not fit."""
+        made_by = Manifest.load(self.index).check_complete()
+        encoder = SentenceEncoder(self.encoder or made_by.name, family=made_by.family, device=self.device)
+        return LocalRetriever.open(self.index, encoder, verify_hashes=self.verify_hashes, mmap=self.mmap, gpu=self.gpu)
+
+    def app(self, searcher: Searcher) -> FastAPI:
+        """The server over it."""
+        cache = AnswerCache(searcher.index_id, self.cache_bytes, self.cache_file) if self.cache_bytes else None
+        return create_app(searcher, self.limits, cache=cache, token=self.token)
+
+
+def token_from_environment() -> str | None:
+    """The token that servers ask for and clients send; an empty variable is none."""
+    return os.environ.get(TOKEN_VARIABLE) or None
