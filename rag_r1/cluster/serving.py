@@ -34,8 +34,10 @@ def serve(
         ray.init(log_to_driver=False, configure_logging=False, include_dashboard=False)
     try:
         ray_serve.start(http_options={"host": host, "port": port})
+        # Serve makes the app in the replica, where the index is opened
+        replica = ray_serve.ingress(lambda: settings.app(settings.open()))()
         deployment = ray_serve.deployment(
-            _builder(settings),
+            replica,
             name="retrieval",
             num_replicas=replicas,
             max_ongoing_requests=_MOST_ONGOING,
@@ -53,16 +55,6 @@ def serve(
         ray_serve.shutdown()
         if started:
             ray.shutdown()
-
-
-def _builder(settings: ServerSettings):  # type: ignore[no-untyped-def]
-    """A class whose instances are the app; Serve makes it in the replica, where the index is opened."""
-
-    @ray_serve.ingress(lambda: settings.app(settings.open()))
-    class Replica:
-        pass
-
-    return Replica
 
 
 def _wait_until_healthy(replicas: int) -> None:

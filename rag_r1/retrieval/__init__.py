@@ -1,8 +1,8 @@
 """Retrieval: a corpus of passages, a dense index over it, a server, and a client for training runs.
 
-The stages, each one file: pages -> passages (``corpus``, ``passages``) -> embeddings (``encoder``, ``embeddings``)
--> index shards (``index``), described by one ``manifest``; served in this process (``local``) or over HTTP
-(``service``, ``app``, ``client``).
+The stages: pages -> passages (``corpus``, ``corpus_build``, ``passages``) -> embeddings (``encoder``, ``embeddings``,
+``vectors``) -> index shards (``kinds``, ``index_build``, ``index_report``), described by one ``manifest``; searched in this
+process (``index``, ``local``) or over HTTP (server: ``settings``, ``app``, ``service``, ``cache``; ``client``, ``transport``).
 
 Names load on first use: whoever only talks to a server (``RetrievalClient``) loads neither torch nor faiss.
 """
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from rag_r1.retrieval.local import LocalRetriever
     from rag_r1.retrieval.manifest import Manifest
     from rag_r1.retrieval.passages import PassageStore
-    from rag_r1.retrieval.types import Passage, RetrievalError, Retriever, Searcher
+    from rag_r1.retrieval.types import (
+        Passage,
+        RetrievalError,
+        Retriever,
+        RetrieverRefused,
+        RetrieverUnreachable,
+        Searcher,
+    )
 
 _HOME = {
     "Limits": "app",
@@ -43,6 +50,8 @@ _HOME = {
     "Passage": "types",
     "RetrievalError": "types",
     "Retriever": "types",
+    "RetrieverRefused": "types",
+    "RetrieverUnreachable": "types",
     "Searcher": "types",
 }
 
@@ -56,6 +65,8 @@ __all__ = [
     "RetrievalClient",
     "RetrievalError",
     "Retriever",
+    "RetrieverRefused",
+    "RetrieverUnreachable",
     "Searcher",
     "SentenceEncoder",
     "ShardedIndex",

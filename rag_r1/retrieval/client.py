@@ -1,11 +1,11 @@
 """The client of a retrieval server, made for many trajectories that ask at once.
 
 Invariants:
-- One request is out at a time; what is asked meanwhile goes out together as the next one. A query that several callers
-  wait for is sent once.
+- At most one request for each server address is out at a time; what is asked meanwhile goes out together as the next one. A query
+  that several callers wait for is sent once.
 - Every caller gets the answers to its own queries, in its order, or a ``RetrievalError``; never an empty list for a
   failure, never waiting for ever.
-- Only what may pass is tried again, with growing, jittered pauses: transport errors, timeouts, 408, 429 and 5xx.
+- What fails at one address for a reason that may pass goes to the next (``transport``).
 - A query that the server refuses fails alone: the request that it was in is halved until it stands by itself.
 
 A client may be made anywhere and belongs to the event loop that first uses it.
@@ -14,29 +14,13 @@ A client may be made anywhere and belongs to the event loop that first uses it.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
-import aiohttp
-import orjson
-from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-
-from rag_r1.retrieval.types import Passage, RetrievalError
-
-_PASSING_STATUS = frozenset({408, 429})  # and all from 500
-_LONGEST_PAUSE_S = 10.0
-
-
-class _Passing(Exception):
-    """A failure that may be gone at the next try."""
-
-
-class _Refused(RetrievalError):
-    """The server will not take these queries; with fewer of them it might."""
+from rag_r1.retrieval.transport import QueriesRefused, Transport, addresses_of
+from rag_r1.retrieval.types import Passage, RetrievalError, RetrieverRefused
 
 
 @dataclass(slots=True)
@@ -50,9 +34,10 @@ class RetrievalClient:
     """A ``Retriever`` over HTTP.
 
     Args:
-        url: of the server, as "http://host:port"; a trailing "/retrieve", as in published configurations, is accepted.
+        url: of the server, as "http://host:port", or of several that serve the same index, as a list or with commas; a trailing
+            "/retrieve", as in published configurations, is accepted.
         timeout_s: of one try, from connecting to the last byte.
-        max_retries: tries after the first.
+        max_retries: tries after every address was asked once.
         max_batch: queries in one request.
         backoff_s: the first pause is random up to this, each further one up to twice as much, at most 10 s.
 
@@ -61,54 +46,63 @@ class RetrievalClient:
     """
 
     def __init__(
-        self, url: str, timeout_s: float = 60, max_retries: int = 3, max_batch: int = 256, *, backoff_s: float = 0.5
+        self,
+        url: str | Sequence[str],
+        timeout_s: float = 60,
+        max_retries: int = 3,
+        max_batch: int = 256,
+        *,
+        backoff_s: float = 0.5,
     ) -> None:
-        self.url = url.rstrip("/").removesuffix("/retrieve")
-        host = urlsplit(self.url).hostname
-        if urlsplit(self.url).scheme not in ("http", "https") or not host:
-            raise ValueError(f"retriever url {url!r} must be of the form http://host:port")
-        if host in ("0.0.0.0", "::"):
-            raise ValueError(f"retriever url {url!r}: {host} is an address to bind; give the name of the server's host")
         if timeout_s <= 0 or max_retries < 0 or max_batch < 1:
             raise ValueError(
                 f"timeout_s must be positive, max_retries not negative, max_batch at least 1, "
                 f"got {timeout_s}, {max_retries}, {max_batch}"
             )
-        self._timeout_s = timeout_s
-        self._max_retries = max_retries
+        self.addresses = addresses_of(url)
+        self._transport = Transport(self.addresses, timeout_s, max_retries, backoff_s)
         self._max_batch = max_batch
-        self._backoff_s = backoff_s
-        self._use_proxies = not _is_loopback(host)
-        self._waiting: deque[_Item] = deque()
-        self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pump: asyncio.Task[None] | None = None
+        self._waiting: deque[_Item] = deque()
+        self._pumps: dict[str, asyncio.Task[None]] = {}
 
     async def search(self, queries: Sequence[str], topk: int) -> list[list[Passage]]:
         """The ``topk`` best passages of each query, in the order of ``queries``. Raises ``RetrievalError``."""
         loop = self._own_loop()
         items = [_Item(query, topk, loop.create_future()) for query in queries]
         self._waiting.extend(items)
-        if self._pump is None and items:
-            self._pump = loop.create_task(self._run())
+        for address in self.addresses if items else ():
+            if address not in self._pumps:
+                self._pumps[address] = loop.create_task(self._run(address))
         return list(await asyncio.gather(*(item.answer for item in items)))
 
     async def health(self) -> dict[str, Any]:
-        """What the server says of itself: status, index_id, rows, encoder, ready. Raises ``RetrievalError``."""
+        """What the servers say of themselves: status, index_id, rows, encoder, ready; {} where they have no such page.
+
+        Raises ``RetrievalError`` where none answers, or where two serve different indexes.
+        """
         self._own_loop()
-        reply = await self._request("GET", "/health")
-        if not isinstance(reply, dict):
-            raise self._malformed(f"/health gave {reply!r:.80}")
-        return reply
+        replies = await asyncio.gather(*(self._health(address) for address in self.addresses), return_exceptions=True)
+        cards = {a: reply for a, reply in zip(self.addresses, replies, strict=True) if isinstance(reply, dict)}
+        if not cards:
+            raise next(reply for reply in replies if isinstance(reply, BaseException))
+        first, *others = cards
+        for other in others:
+            if cards[other].get("index_id") != cards[first].get("index_id"):
+                raise RetrievalError(
+                    f"{first} serves index {cards[first].get('index_id')} and {other} serves "
+                    f"{cards[other].get('index_id')}: give servers of one index"
+                )
+        return cards[first]
 
     async def close(self) -> None:
-        """End the connection. What still waits fails with a ``RetrievalError``; the client may be used again."""
-        if self._pump is not None:
-            self._pump.cancel()
-            await asyncio.gather(self._pump, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
-        self._session = self._loop = None
+        """End the connections. What still waits fails with a ``RetrievalError``; the client may be used again."""
+        pumps = list(self._pumps.values())
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        await self._transport.close()
+        self._loop = None
 
     async def __aenter__(self) -> RetrievalClient:
         return self
@@ -126,21 +120,32 @@ class RetrievalClient:
             )
         return loop
 
-    async def _run(self) -> None:
+    async def _health(self, address: str) -> dict[str, Any]:
+        try:
+            reply = await self._transport.request("GET", "/health", prefer=address, only=True)
+        except RetrieverRefused as error:
+            if error.status == 404:  # the original servers of RAG-R1 and Search-R1 have no such page
+                return {}
+            raise
+        if not isinstance(reply, dict):
+            raise _malformed(address, f"/health gave {reply!r:.80}")
+        return reply
+
+    async def _run(self, address: str) -> None:
         batch: list[_Item] = []
         try:
             while batch := self._next_batch():
-                await self._answer(batch)
+                await self._answer(batch, address)
         except BaseException as error:  # a bug or the end of the client: nobody may be left waiting
             for item in [*batch, *self._waiting]:
                 if not item.answer.done():
-                    failure = RetrievalError(f"the search at {self.url} was given up: {error!r}")
+                    failure = RetrievalError(f"the search at {address} was given up: {error!r}")
                     failure.__cause__ = error
                     item.answer.set_exception(failure)
             self._waiting.clear()
             raise
         finally:
-            self._pump = None
+            self._pumps.pop(address, None)
 
     def _next_batch(self) -> list[_Item]:
         """The longest waiting items of one topk, up to ``max_batch`` different queries; the rest stays in order."""
@@ -160,17 +165,17 @@ class RetrievalClient:
         self._waiting.extend(later)
         return batch
 
-    async def _answer(self, batch: list[_Item]) -> None:
+    async def _answer(self, batch: list[_Item], address: str) -> None:
         queries = list(dict.fromkeys(item.query for item in batch))
         try:
-            found = dict(zip(queries, await self._retrieve(queries, batch[0].topk), strict=True))
-        except _Refused as error:
+            found = dict(zip(queries, await self._retrieve(queries, batch[0].topk, address), strict=True))
+        except QueriesRefused as error:
             if len(queries) == 1:
                 _fail(batch, error)
                 return
             half = set(queries[: len(queries) // 2])
-            await self._answer([item for item in batch if item.query in half])
-            await self._answer([item for item in batch if item.query not in half])
+            await self._answer([item for item in batch if item.query in half], address)
+            await self._answer([item for item in batch if item.query not in half], address)
         except RetrievalError as error:
             _fail(batch, error)
         else:
@@ -178,9 +183,9 @@ class RetrievalClient:
                 if not item.answer.done():
                     item.answer.set_result(list(found[item.query]))
 
-    async def _retrieve(self, queries: list[str], topk: int) -> list[list[Passage]]:
+    async def _retrieve(self, queries: list[str], topk: int, address: str) -> list[list[Passage]]:
         body = {"queries": queries, "topk": topk, "return_scores": True}
-        reply = await self._request("POST", "/retrieve", body)
+        reply = await self._transport.request("POST", "/retrieve", body, prefer=address)
         try:
             found = [
                 [
@@ -190,72 +195,17 @@ class RetrievalClient:
                 for hits in reply["result"]
             ]
         except (KeyError, TypeError, ValueError) as error:
-            raise self._malformed(repr(error)) from error
+            raise _malformed(address, repr(error)) from error
         if len(found) != len(queries):
-            raise self._malformed(f"{len(found)} results for {len(queries)} queries")
+            raise _malformed(address, f"{len(found)} results for {len(queries)} queries")
         return found
 
-    async def _request(self, method: str, path: str, body: object = None) -> Any:
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(self._max_retries + 1),
-            wait=wait_random_exponential(multiplier=self._backoff_s, max=_LONGEST_PAUSE_S),
-            retry=retry_if_exception_type(_Passing),
-        )
-        try:
-            return await retrying(self._try_once, method, path, body)
-        except RetryError as error:
-            cause = error.last_attempt.exception()
-            raise RetrievalError(
-                f"{self.url}{path} failed {self._max_retries + 1} times, last with: {cause}. "
-                "Is the server up and reachable? Start it with: python start_retrieval.py --index DIR"
-            ) from cause
 
-    async def _try_once(self, method: str, path: str, body: object) -> Any:
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=self._timeout_s)
-            self._session = aiohttp.ClientSession(timeout=timeout, trust_env=self._use_proxies)
-        data = None if body is None else _encode(body)
-        headers = {"Content-Type": "application/json"}
-        try:
-            async with self._session.request(method, self.url + path, data=data, headers=headers) as response:
-                status, content = response.status, await response.read()
-        except asyncio.TimeoutError as error:
-            raise _Passing(f"no answer in {self._timeout_s:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise _Passing(f"{type(error).__name__}: {error}") from error
-        if status == 200:
-            try:
-                return orjson.loads(content)
-            except orjson.JSONDecodeError as error:
-                raise self._malformed("the reply is not JSON") from error
-        told = f"status {status}: {content[:300].decode(errors='replace')}"
-        if status in _PASSING_STATUS or status >= 500:
-            raise _Passing(told)
-        about_queries = status == 413 or (status in (400, 422) and b'"queries"' in content)
-        kind = _Refused if about_queries else RetrievalError
-        raise kind(f"{self.url}{path} refused the request with {told}. Check the url, and the limits of the server")
-
-    def _malformed(self, what: str) -> RetrievalError:
-        return RetrievalError(f"{self.url} does not speak the retrieval contract ({what}): is it the right server?")
-
-
-def _encode(body: object) -> bytes:
-    try:
-        return orjson.dumps(body)
-    except TypeError as error:  # orjson says this of lone surrogates
-        raise _Refused(f"a query holds text without a UTF-8 form, so it cannot be sent: {error}") from error
+def _malformed(address: str, what: str) -> RetrievalError:
+    return RetrievalError(f"{address} does not speak the retrieval contract ({what}): is it the right server?")
 
 
 def _fail(batch: list[_Item], error: RetrievalError) -> None:
     for item in batch:
         if not item.answer.done():
             item.answer.set_exception(error)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

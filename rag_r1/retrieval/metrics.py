@@ -20,7 +20,7 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        own = {"namespace": "retrieval", "registry": self.registry}
+        own: Any = {"namespace": "retrieval", "registry": self.registry}
         self.requests = Counter("requests", "Requests by path and status.", ["path", "status"], **own)
         self.queries = Counter("queries", "Queries by where their answer came from.", ["source"], **own)
         self.waiting = Gauge("queries_waiting", "Queries in the queue.", **own)

@@ -37,6 +37,9 @@ class RetrieverUnreachable(RetrievalError):
 class RetrieverRefused(RetrievalError):
     """The server will not take the request, now or later: a wrong address, a limit, a missing token."""
 
+    status: int | None = None
+    """Of the reply; None where the request could not be sent at all."""
+
 
 @runtime_checkable
 class Retriever(Protocol):

@@ -116,6 +116,7 @@ def test_case_124_questions_do_not_share_answers(retriever: LocalRetriever) -> N
 def test_a_failing_search_is_a_500_and_the_next_one_works(retriever: LocalRetriever) -> None:
     class Flaky:
         index_id, rows, encoder_name = "x", 1, "x"
+        stage_s: dict[str, float] = {}  # noqa: RUF012
         broken = True
 
         def find(self, queries: Sequence[str], topk: int) -> Any:
