@@ -173,7 +173,7 @@ def _request_model(limits: Limits) -> type[BaseModel]:
         """``topk`` null or absent means 3."""
 
         model_config = ConfigDict(extra="ignore")
-        queries: Annotated[list[query], Field(max_length=limits.max_queries)]  # type: ignore[valid-type]
+        queries: Annotated[list[query], Field(max_length=limits.max_queries)]
         topk: Annotated[StrictInt, Field(ge=1, le=limits.max_topk)] | None = None
         return_scores: StrictBool = False
 
