@@ -143,7 +143,7 @@ def create_app(
         **{status: {"model": Problem} for status in (400, 500, 503)},
     }  # 400: a body that is not UTF-8
 
-    @app.post("/retrieve", response_model=RetrieveResponse, responses=answers, dependencies=guards)
+    @app.post("/retrieve", response_model=RetrieveResponse, responses=refusals | failures, dependencies=guards)
     async def retrieve(request: RetrieveRequest) -> Response:  # type: ignore[valid-type]
         body: Any = request
         found = await service.search(body.queries, DEFAULT_TOPK if body.topk is None else body.topk)

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from rag_r1.retrieval import LocalRetriever, SentenceEncoder, build_embeddings, build_index, split_corpus
-from tests.e2e.conftest import ENVIRONMENT, REPO
+
+from .conftest import ENVIRONMENT, REPO
 
 
 @pytest.mark.e2e

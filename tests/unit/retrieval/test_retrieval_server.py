@@ -93,8 +93,11 @@ def test_a_full_queue_is_503_with_a_time_and_the_client_comes_again(server: Any)
 
     async def run(url: str) -> None:
         async with httpx.AsyncClient(timeout=20) as http, RetrievalClient(url, backoff_s=0.01) as client:
-            posts = [asyncio.create_task(http.post(f"{url}/retrieve", json={"queries": [f"q{n}"]})) for n in range(3)]
-            await asyncio.sleep(0.3)  # one is searched, two wait
+            posts = []
+            for n, told in enumerate(["batch_queries_count 1.0", "queries_waiting 1.0", "queries_waiting 2.0"]):
+                posts.append(asyncio.create_task(http.post(f"{url}/retrieve", json={"queries": [f"q{n}"]})))
+                while f"retrieval_{told}" not in (await http.get(f"{url}/metrics")).text:
+                    await asyncio.sleep(0.01)  # one is searched, then two wait
             full = await http.post(f"{url}/retrieve", json={"queries": ["more"]})
             assert full.status_code == 503 and 1 <= int(full.headers["retry-after"]) <= 10
             patient = asyncio.create_task(client.search(["patient"], 1))
