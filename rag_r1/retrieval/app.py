@@ -138,10 +138,8 @@ def create_app(
 
     guards: list[Any] = [Depends(known)] if token else []
     refusals: dict[int | str, dict[str, Any]] = {401: {"model": Problem}} if token else {}
-    answers = {
-        **refusals,
-        **{status: {"model": Problem} for status in (400, 500, 503)},
-    }  # 400: a body that is not UTF-8
+    # 400 is FastAPI's word for a body that is not UTF-8
+    failures: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (400, 500, 503)}
 
     @app.post("/retrieve", response_model=RetrieveResponse, responses=refusals | failures, dependencies=guards)
     async def retrieve(request: RetrieveRequest) -> Response:  # type: ignore[valid-type]
