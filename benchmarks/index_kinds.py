@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/index_kinds.py          about 20 minutes (most of it builds the graph of hnsw_sq8)
 
-1,000,000 x 256 unit vectors in 10,000 clusters (a random centre each, plus noise of the same length as the centre times ``NOISE``), and 1,000
-queries drawn in the same way. Real embeddings are clustered too, though less sharply; docs/retrieval.md says what to expect there.
+1,000,000 x 256 unit vectors in 10,000 clusters: a random centre, plus noise ``NOISE`` times as long. 1,000 queries are drawn in the
+same way. Real embeddings are clustered too, though less sharply.
 """
 
 from __future__ import annotations
