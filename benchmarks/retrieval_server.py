@@ -62,15 +62,12 @@ def make_index(directory: Path) -> None:
 
 
 def make_questions(count: int, seed: int) -> list[str]:
-    """Different questions of nine to fifteen words."""
+    """Different queries of four to eight words, as search agents write them."""
     dice = random.Random(seed)
     names = ["Ada Lovelace", "Marie Curie", "Alan Turing", "Grace Hopper", "Niels Bohr", "Emmy Noether", "Isaac Newton"]
     things = ["river", "university", "film", "battle", "novel", "bridge", "orchestra", "island", "museum", "treaty"]
-    return [
-        f"In which year did {dice.choice(names)} first see the {dice.choice(things)} number {n} "
-        f"near the {dice.choice(things)} of the {dice.choice(things)}?"
-        for n in range(count)
-    ]
+    asked = ["birthplace of", "who founded", "director of", "when was", "country of", "parents of", "award won by"]
+    return [f"{dice.choice(asked)} {dice.choice(names)} {dice.choice(things)} {n}" for n in range(count)]
 
 
 @contextmanager
