@@ -5,6 +5,10 @@ Invariants:
 - A folder whose card fits the corpus, the rules and the release of bm25s is left as it is.
 - Texts are read one by one and the numbers of their words lie on the disk, so what is in memory is the vocabulary and, in the
   last step, the table of weights that bm25s sorts by word.
+
+For a million passages of 100 words (measured on 0.1 and 0.4 million): 1.3 GB of memory beside the process itself, 0.5 GB of
+index, 0.3 GB more of disk while it builds, 200 s of one core. KILT's 29 million so take about 38 GB of memory to build, and 15 GB
+of disk, of which memory holds what is used, to serve.
 """
 
 from __future__ import annotations
@@ -12,8 +16,9 @@ from __future__ import annotations
 import os
 import shutil
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import bm25s
 import numpy as np
@@ -29,7 +34,10 @@ BUILD_PASSES = 4
 _NUMBERS_FILE = "numbers.tmp"
 _BYTES_PER_PASSAGE = 1_000  # numbers and weights of 100 words, with some to spare
 
+_ROWS_PER_REPORT = 1_000
+
 Advance = Callable[[int], object]
+Item = TypeVar("Item")
 
 
 def build_bm25(directory: str | Path, *, rules: Rules | None = None, on_progress: Advance | None = None) -> Bm25Card:
@@ -94,10 +102,9 @@ class NumberedCorpus:
     def write(self, texts: PassageStore) -> None:
         """Number the words of all texts, 4 bytes a word."""
         with self._path.open("wb") as file:
-            for numbers in self._words.of(texts, grow=True):
+            for numbers in self._reporting(self._words.of(texts, grow=True)):
                 array("i", numbers).tofile(file)
                 self._lengths.append(len(numbers))
-                self._advance(1)
 
     @property
     def vocab(self) -> dict[str, int]:
@@ -112,6 +119,13 @@ class NumberedCorpus:
 
     def __iter__(self) -> Iterator[list[int]]:
         with self._path.open("rb") as file:
-            for length in self._lengths:
+            for length in self._reporting(self._lengths):
                 yield np.fromfile(file, np.intc, length).tolist()
-                self._advance(1)
+
+    def _reporting(self, items: Iterable[Item]) -> Iterator[Item]:
+        done = 0
+        for done, item in enumerate(items, start=1):
+            yield item
+            if done % _ROWS_PER_REPORT == 0:
+                self._advance(_ROWS_PER_REPORT)
+        self._advance(done % _ROWS_PER_REPORT)
