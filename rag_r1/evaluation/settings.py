@@ -33,7 +33,7 @@ class EvaluationSettings:
     out_dir: str
     """Folder of results.jsonl, its settings, and summary.md."""
     protocol: str
-    retriever_url: str
+    retriever_url: str | list[str]
     prompt_file: str | None = None
     topk: int = 3
     """Passages a query."""

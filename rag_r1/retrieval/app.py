@@ -29,7 +29,7 @@ import orjson
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from rag_r1.retrieval.cache import AnswerCache
 from rag_r1.retrieval.metrics import CountRequests, ServerMetrics
@@ -138,9 +138,10 @@ def create_app(
 
     guards: list[Any] = [Depends(known)] if token else []
     refusals: dict[int | str, dict[str, Any]] = {401: {"model": Problem}} if token else {}
-    answers = {**refusals, 500: {"model": Problem}, 503: {"model": Problem}}
+    # 400 is FastAPI's word for a body that is not UTF-8
+    failures: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (400, 500, 503)}
 
-    @app.post("/retrieve", response_model=RetrieveResponse, responses=answers, dependencies=guards)
+    @app.post("/retrieve", response_model=RetrieveResponse, responses=refusals | failures, dependencies=guards)
     async def retrieve(request: RetrieveRequest) -> Response:  # type: ignore[valid-type]
         body: Any = request
         found = await service.search(body.queries, DEFAULT_TOPK if body.topk is None else body.topk)
@@ -173,8 +174,8 @@ def _request_model(limits: Limits) -> type[BaseModel]:
         """``topk`` null or absent means 3."""
 
         model_config = ConfigDict(extra="ignore")
-        queries: Annotated[list[query], Field(max_length=limits.max_queries)]  # type: ignore[valid-type]
-        topk: Annotated[StrictInt, Field(ge=1, le=limits.max_topk)] | None = None
+        queries: Annotated[list[query], Field(max_length=limits.max_queries)]
+        topk: Annotated[StrictInt, Field(ge=1, le=limits.max_topk), BeforeValidator(_whole)] | None = None
         return_scores: StrictBool = False
 
     return RetrieveRequest
@@ -184,6 +185,11 @@ def _has_utf8(query: str) -> str:
     if not query.isascii() and _SURROGATE.search(query):
         raise ValueError("the text holds a lone surrogate, so it has no UTF-8 form")
     return query
+
+
+def _whole(number: object) -> object:
+    # to JSON Schema 3.0 is an integer
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 class _Unauthorised(Exception):

@@ -11,11 +11,14 @@ Invariants:
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -167,7 +170,8 @@ def _parse(
             yield piece, _parse_piece(piece, source, rules)
         return
     # spawn: the caller may hold threads and locks (torch, a progress bar) that a fork would copy
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
     stack.callback(pool.shutdown, cancel_futures=True)
     ahead: deque[tuple[_Piece, Future[list[list[str]]]]] = deque()
     for piece in pieces:
@@ -177,6 +181,18 @@ def _parse(
             yield first, future.result()
     for first, future in ahead:
         yield first, future.result()
+
+
+def _end_with_parent() -> None:
+    """Let this worker end when the build is killed; the pool's own workers would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _parse_piece(piece: _Piece, source: Path, rules: dict[str, Any]) -> list[list[str]]:

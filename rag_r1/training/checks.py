@@ -6,11 +6,9 @@ that the training may start. Messages name the key and the value, and say what t
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
-import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,17 +135,32 @@ def check_data(config: Any) -> Iterator[str]:
 
 
 def check_retriever(config: Any) -> Iterator[str]:
+    """One real search at each address, and the same index behind all of them."""
+    from rag_r1.retrieval.client import RetrievalClient
+    from rag_r1.retrieval.types import RetrievalError
+
     url = config.rag_r1.retriever.url
-    health = url.rsplit("/", 1)[0] + "/health"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy never reaches a local retriever
+    cards: dict[str, dict[str, Any]] = {}
+
+    async def ask(address: str) -> None:
+        async with RetrievalClient(address, timeout_s=10, max_retries=0) as client:
+            await client.search(["Is anybody there?"], 1)
+            cards[address] = await client.health()
+
     try:
-        with opener.open(health, timeout=10) as reply:
-            card = json.load(reply)
-    except (OSError, ValueError, urllib.error.URLError) as error:
-        yield f"the retriever does not answer at {health} ({error}): start it with `python start_retrieval.py --index DIR --port PORT`"
+        addresses = RetrievalClient(url if isinstance(url, str) else list(url)).addresses
+    except ValueError as error:
+        yield f"rag_r1.retriever.url: {error}"
         return
-    if not card.get("ready", False):
-        yield f"the retriever at {health} is not ready yet: {card}"
+    for address in addresses:
+        try:
+            asyncio.run(ask(address))
+        except RetrievalError as error:
+            yield f"rag_r1.retriever.url: {error}"
+    served = {card.get("index_id") for card in cards.values()}
+    if len(served) > 1:
+        told = ", ".join(f"{address}: {card.get('index_id')}" for address, card in cards.items())
+        yield f"rag_r1.retriever.url: the servers serve different indexes ({told}); start all of them on one"
 
 
 def _select(config: Any, key: str) -> Any:

@@ -15,8 +15,8 @@ from rag_r1.rollout import Budget
 
 @dataclass(frozen=True, kw_only=True)
 class RetrieverSettings:
-    url: str = "http://127.0.0.1:8000/retrieve"
-    """Address of the retrieval server's `/retrieve`."""
+    url: str | list[str] = "http://127.0.0.1:8000/retrieve"
+    """Address of the retrieval server's `/retrieve`, or a list of several that serve the same index."""
     topk: int = 3
     """Passages a query (paper: 3)."""
     timeout_s: float = 60.0

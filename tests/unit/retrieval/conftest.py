@@ -5,17 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import uvicorn
 
 from rag_r1.retrieval.corpus_build import split_corpus
 from rag_r1.retrieval.embeddings import build_embeddings
@@ -92,12 +87,6 @@ def to_jsonl(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def server() -> Callable[[Any], Any]:
-    """``with server(app) as url``: the app under a real uvicorn."""
-    return serve
-
-
-@pytest.fixture
 def build(tmp_path: Path) -> Callable[..., Path]:
     """Builds an index directory of pages with the hash encoder; 5 passages in 3 shards by default."""
 
@@ -111,20 +100,3 @@ def build(tmp_path: Path) -> Callable[..., Path]:
         return directory
 
     return make
-
-
-@contextmanager
-def serve(app: Any) -> Iterator[str]:
-    """The app under a real uvicorn on a free loopback port; gives its url."""
-    sock = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.005)
-    try:
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(timeout=10)
-        sock.close()

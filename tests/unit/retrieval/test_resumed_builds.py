@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from slow_build import LengthEncoder
 
@@ -40,7 +41,10 @@ def kill_after(steps: int, stage: str, directory: Path, source: Path, kind: str)
         assert process.stdout is not None
         for _ in range(steps):
             assert process.stdout.readline().startswith("done"), "the stage ended before it could be killed"
+        workers = psutil.Process(process.pid).children(recursive=True)
+        assert bool(workers) == (kind == "parallel")
         process.kill()
+        assert not psutil.wait_procs(workers, timeout=10)[1], "workers outlive the build"
 
 
 def bytes_of(directory: Path) -> dict[str, bytes]:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,3 +72,17 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:
         done = run(script, "--index", str(tmp_path), *args)
         assert done.returncode == 1 and "Traceback" not in done.stderr
         assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_who_may_ask_is_settled_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(ENVIRONMENT, "RAG_R1_RETRIEVAL_TOKEN", raising=False)
+    taken = socket.create_server(("127.0.0.1", 0))
+    for args, message in (
+        (["--host", "0.0.0.0", "--port", "0"], "set RAG_R1_RETRIEVAL_TOKEN to a secret"),
+        (["--host", "0.0.0.0", "--port", "0", "--open"], "manifest.json is missing"),
+        (["--host", "203.0.113.7", "--port", "0"], "no address of this machine"),
+        (["--port", str(taken.getsockname()[1])], "is it in use"),
+    ):
+        done = run("start_retrieval.py", "--index", str(tmp_path), *args)
+        assert done.returncode == 1 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    taken.close()

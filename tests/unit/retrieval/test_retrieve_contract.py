@@ -85,6 +85,8 @@ def test_case_127_unicode_is_sent_readable(retriever: LocalRetriever) -> None:
         ({"queries": ["a"], "topk": 11}, ["body", "topk"]),
         ({"queries": ["a"], "topk": 0}, ["body", "topk"]),
         ({"queries": ["a"], "topk": "many"}, ["body", "topk"]),
+        ({"queries": ["a"], "topk": "3"}, ["body", "topk"]),
+        ({"queries": ["a"], "topk": True}, ["body", "topk"]),
         ({"queries": ["a", "b" * 21]}, ["body", "queries", 1]),
         ({"queries": ["a", 3]}, ["body", "queries", 1]),
         ({"queries": "a"}, ["body", "queries"]),

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 
 from rag_r1.data import QuestionRow, write_parquet
+from rag_r1.retrieval import Passage, create_app
 from rag_r1.training import checks
 
 CONFIGS = str(Path(__file__).resolve().parents[3] / "configs")
 
 
-class Health(BaseHTTPRequestHandler):
-    def do_GET(self):
-        body = json.dumps({"ready": True}).encode()
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
+class Anything:
+    """Finds one passage for every query."""
 
-    def log_message(self, *_):
-        pass
+    rows, encoder_name, stage_s = 1, "none", {}
+
+    def __init__(self, index_id="one"):
+        self.index_id = index_id
+
+    def find(self, queries, topk):
+        return [[Passage(0, "Ada   Ada was a countess.", 1.0)] for _ in queries]
 
 
 @pytest.fixture
-def config(tmp_path):
+def config(tmp_path, server):
     """A CPU configuration whose data and retriever are there."""
     rows = [QuestionRow(id=str(i), question=f"q{i}?", golden_answers=["a"], data_source="toy") for i in range(64)]
     for split in ("train", "heldout"):
         write_parquet(rows, tmp_path / f"{split}.parquet", split)
-    server = HTTPServer(("127.0.0.1", 0), Health)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}/retrieve"
-    with initialize_config_dir(CONFIGS, version_base=None):
-        yield compose("cpu_multi_query", overrides=[f"toy_dir={tmp_path}", f"rag_r1.retriever.url={url}"])
-    server.shutdown()
+    with server(create_app(Anything())) as url, initialize_config_dir(CONFIGS, version_base=None):
+        yield compose("cpu_multi_query", overrides=[f"toy_dir={tmp_path}", f"rag_r1.retriever.url={url}/retrieve"])
 
 
 def problems(config):
@@ -52,6 +47,27 @@ def test_a_good_configuration_passes(config):
 def test_retriever_down_names_the_command_that_starts_it(config):
     config.rag_r1.retriever.url = "http://127.0.0.1:9/retrieve"
     assert "python start_retrieval.py" in problems(config)
+
+
+def test_every_address_is_searched_and_serves_the_same_index(config, server):
+    good = config.rag_r1.retriever.url
+    with server(create_app(Anything("other"))) as other, server(create_app(Anything(), token="x")) as closed:
+        config.rag_r1.retriever.url = [good, f"{other}/retrieve", "http://127.0.0.1:9", closed]
+        found = problems(config).splitlines()
+    assert len(found) == 3 and "127.0.0.1:9" in found[0] and "RAG_R1_RETRIEVAL_TOKEN" in found[1]
+    assert "different indexes" in found[2] and "other" in found[2] and "one" in found[2]
+    config.rag_r1.retriever.url = "0.0.0.0:8000"
+    assert "must be of the form http://host:port" in problems(config)
+
+
+def test_a_retriever_that_cannot_search_is_told_though_it_says_it_is_ready(config, server):
+    class Broken(Anything):
+        def find(self, queries, topk):
+            raise RuntimeError("disk on fire")
+
+    with server(create_app(Broken())) as url:
+        config.rag_r1.retriever.url = url
+        assert "disk on fire" in problems(config)
 
 
 def test_case_159_missing_package(config, monkeypatch):
