@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +17,12 @@ from typing import Any
 import pytest
 from bm25s.stopwords import STOPWORDS_EN
 
-from rag_r1.retrieval import Bm25Retriever, PassageStore, Retriever, build_bm25
+from rag_r1.retrieval import Bm25Retriever, PassageStore, RetrievalClient, Retriever, build_bm25
 from rag_r1.retrieval.bm25 import Rules
 from rag_r1.retrieval.bm25_build import BUILD_PASSES
 from rag_r1.retrieval.manifest import ManifestError
 from rag_r1.retrieval.passages import PassageWriter
+from rag_r1.retrieval.settings import ServerSettings
 
 TEXTS = [
     "Ada Lovelace   Ada Lovelace was a mathematician in London.",
@@ -59,7 +63,9 @@ def brute_force(texts: list[str], query: str, k1: float = 0.9, b: float = 0.4) -
     return {id: score for id, score in scores.items() if score}
 
 
-@pytest.mark.parametrize("query", ["Who was a mathematician in London?", "New York New", "compiler X 1893", "Dvořák 東京"])
+@pytest.mark.parametrize(
+    "query", ["Who was a mathematician in London?", "New York New", "compiler X 1893", "Dvořák 東京"]
+)
 def test_scores_are_those_of_the_formula(write: Callable[..., Path], query: str) -> None:
     directory = write()
     build_bm25(directory)
@@ -92,7 +98,7 @@ def test_case_124_questions_get_their_own_answers(write: Callable[..., Path]) ->
     retriever.close()
 
 
-def test_what_shares_no_word_is_no_hit(write: Callable[..., Path]) -> None:
+def test_case_118_what_shares_no_word_is_no_hit(write: Callable[..., Path]) -> None:
     build_bm25(directory := write())
     retriever = Bm25Retriever.open(directory)
     found = retriever.find(["", " ", "quasar zebra", "the and of", "compiler"], 100)
@@ -102,7 +108,7 @@ def test_what_shares_no_word_is_no_hit(write: Callable[..., Path]) -> None:
         retriever.find(["compiler"], 0)
 
 
-def test_case_118_equal_scores_are_cut_by_id(write: Callable[..., Path]) -> None:
+def test_equal_scores_are_cut_by_id(write: Callable[..., Path]) -> None:
     build_bm25(directory := write(["same words here"] * 50 + ["other text there"]))
     retriever = Bm25Retriever.open(directory)
     for topk in (1, 7, 49, 50, 51, 10_000):
@@ -142,14 +148,14 @@ def test_case_125_another_corpus_is_refused(write: Callable[..., Path]) -> None:
     sha256 = PassageStore(directory).info().sha256
     write(TEXTS[:-1])
     for verify in (True, False):
-        with pytest.raises(ManifestError, match="rows 5.* rows 6"):
+        with pytest.raises(ManifestError, match=r"rows 5.* rows 6"):
             Bm25Retriever.open(directory, verify_hashes=verify)
     write([text.replace("Ada", "Eda") for text in TEXTS])
     with pytest.raises(ManifestError, match=f"sha256.*{sha256}"):
         Bm25Retriever.open(directory)
 
 
-def test_case_139_torn_and_foreign_files_are_refused(write: Callable[..., Path]) -> None:
+def test_torn_and_foreign_files_are_refused(write: Callable[..., Path]) -> None:
     directory = write()
     with pytest.raises(FileNotFoundError, match=r"build_bm25\.py"):
         Bm25Retriever.open(directory)
@@ -166,7 +172,7 @@ def test_case_139_torn_and_foreign_files_are_refused(write: Callable[..., Path])
             Bm25Retriever.open(directory)
     card.write_text(json.dumps(told))
     whole = data.read_bytes()
-    for damaged, message in [(whole[:-4], "bytes"), (whole[:-1] + b"?", "SHA-256")]:
+    for damaged, message in [(whole[:-4], "bytes"), (whole[:-1] + bytes([whole[-1] ^ 1]), "SHA-256")]:
         data.write_bytes(damaged)
         with pytest.raises(ManifestError, match=f"data.csc.index.npy.*{message}"):
             Bm25Retriever.open(directory)
@@ -178,3 +184,26 @@ def test_case_139_torn_and_foreign_files_are_refused(write: Callable[..., Path])
 def test_a_corpus_of_stop_words_is_refused(write: Callable[..., Path]) -> None:
     with pytest.raises(ValueError, match="no word"):
         build_bm25(write(["The   it was", "of   and"]))
+
+
+def test_the_command_builds_and_the_server_serves_it(write: Callable[..., Path], server: Callable[[Any], Any]) -> None:
+    directory = write()
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, str(root / "scripts/build_corpus/build_bm25.py"), "--index", str(directory)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        timeout=60,
+    )
+    assert done.returncode == 0 and "6 rows" in done.stdout, done.stderr
+    settings = ServerSettings(index=directory, retriever="bm25")
+    searcher = settings.open()
+
+    async def ask(url: str) -> list[list[int]]:
+        async with RetrievalClient(url) as client:
+            found = await client.search(["who wrote a symphony", "", "quasar", "compiler"], 3)
+            return [[hit.id for hit in hits] for hits in found]
+
+    with server(settings.app(searcher)) as url:
+        assert asyncio.run(ask(url)) == [[1], [], [], [4, 5]]

@@ -52,7 +52,9 @@ def test_dense_and_bm25_are_searched_together(parts: tuple[LocalRetriever, Bm25R
     queries = ["Who discovered radium?", " ", "compiler", "zebra"]
     found = asyncio.run(hybrid.search(queries, 3))
     assert [hits[0].id for hits in (found[0], found[2])] == [4, 3]
-    assert found[1] == [] and len(found[0]) == len(found[3]) == 3, "BM25 finds no zebra, the dense index always something"
+    assert found[1] == [] and len(found[0]) == len(found[3]) == 3, (
+        "BM25 finds no zebra, the dense index always something"
+    )
     for query, hits in zip(queries, found, strict=True):
         lists = [part.find([query], 5)[0] for part in parts]
         assert hits == reciprocal_rank_fusion(lists, 3)

@@ -22,7 +22,20 @@ from rag_r1.retrieval import (
     open_searcher,
 )
 
-WORDS = "ada lovelace mathematician london radium paris compiler grace hopper wrote marie curie who discovered".split()
+WORDS = (
+    "ada",
+    "lovelace",
+    "radium",
+    "paris",
+    "compiler",
+    "grace",
+    "hopper",
+    "wrote",
+    "marie",
+    "curie",
+    "who",
+    "discovered",
+)
 
 
 @pytest.fixture(scope="module")
