@@ -23,8 +23,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one, which the ready line tells")
     parser.add_argument("--open", action="store_true", help="beyond loopback, answer anyone without a token")
     search = parser.add_argument_group("search")
+    search.add_argument(
+        "--retriever", choices=["dense", "bm25", "hybrid"], default="dense", help="hybrid fuses the other two"
+    )
     search.add_argument("--encoder", help="hub name or folder of the encoder, if not the name in the manifest")
-    search.add_argument("--device", help="torch device of the encoder, e.g. cuda:0; default: a GPU if there is one")
+    search.add_argument("--device", help="torch device of the models, e.g. cuda:0; default: a GPU if there is one")
+    search.add_argument("--reranker", help="hub name or folder of a cross-encoder that ranks again what was found")
+    search.add_argument("--rerank-from", type=int, default=50, help="passages a query that the reranker reads")
     search.add_argument("--mmap", action="store_true", help="leave the index on disk; the system caches what is used")
     search.add_argument("--gpu", action="store_true", help="spread the index over all GPUs as fp16 (needs faiss-gpu)")
     search.add_argument("--skip-hashes", action="store_true", help="check sizes and counts of files, not SHA-256")
@@ -72,8 +77,11 @@ def settings_of(args: argparse.Namespace, token: str | None):  # type: ignore[no
     )
     return ServerSettings(
         index=args.index.resolve(),
+        retriever=args.retriever,
         encoder=args.encoder,
         device=args.device,
+        reranker=args.reranker,
+        rerank_from=args.rerank_from,
         verify_hashes=not args.skip_hashes,
         mmap=args.mmap or args.replicas > 1,
         gpu=args.gpu,

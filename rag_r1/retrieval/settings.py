@@ -10,9 +10,8 @@ from fastapi import FastAPI
 
 from rag_r1.retrieval.app import Limits, create_app
 from rag_r1.retrieval.cache import AnswerCache
-from rag_r1.retrieval.encoder import SentenceEncoder
-from rag_r1.retrieval.local import LocalRetriever
-from rag_r1.retrieval.manifest import Manifest
+from rag_r1.retrieval.opening import RetrieverKind, open_searcher
+from rag_r1.retrieval.rerank import RERANK_FROM
 from rag_r1.retrieval.types import Searcher
 
 TOKEN_VARIABLE = "RAG_R1_RETRIEVAL_TOKEN"
@@ -23,10 +22,15 @@ class ServerSettings:
     """Picklable, so that the server in this process and those on Ray are made from the same."""
 
     index: Path
+    retriever: RetrieverKind = "dense"
     encoder: str | None = None
     """Hub name or folder of the encoder, if not the name in the manifest."""
     device: str | None = None
-    """Torch device of the encoder; None takes a GPU if there is one."""
+    """Torch device of encoder and reranker; None takes a GPU if there is one."""
+    reranker: str | None = None
+    """Hub name or folder of a cross-encoder; None ranks in one stage."""
+    rerank_from: int = RERANK_FROM
+    """Passages a query that the reranker reads."""
     verify_hashes: bool = True
     mmap: bool = False
     gpu: bool = False
@@ -38,9 +42,17 @@ class ServerSettings:
 
     def open(self) -> Searcher:
         """Load what is served. Raises ``ValueError`` or ``OSError`` for what is missing or does not fit."""
-        made_by = Manifest.load(self.index).check_complete()
-        encoder = SentenceEncoder(self.encoder or made_by.name, family=made_by.family, device=self.device)
-        return LocalRetriever.open(self.index, encoder, verify_hashes=self.verify_hashes, mmap=self.mmap, gpu=self.gpu)
+        return open_searcher(
+            self.index,
+            retriever=self.retriever,
+            encoder=self.encoder,
+            device=self.device,
+            verify_hashes=self.verify_hashes,
+            mmap=self.mmap,
+            gpu=self.gpu,
+            reranker=self.reranker,
+            rerank_from=self.rerank_from,
+        )
 
     def app(self, searcher: Searcher) -> FastAPI:
         """The server over it."""
