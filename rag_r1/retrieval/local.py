@@ -8,16 +8,13 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
-from threading import Lock
 from time import perf_counter
 
 import numpy as np
 
+from rag_r1.retrieval.blocking import BlockingSearcher
 from rag_r1.retrieval.encoder import Encoder, SentenceEncoder
 from rag_r1.retrieval.index import ShardedIndex
 from rag_r1.retrieval.manifest import Manifest, ManifestError, check_corpus, check_encoder
@@ -27,7 +24,7 @@ from rag_r1.retrieval.types import Passage
 _SAME_MODEL = 0.98  # cosine of one text under fp32 and fp16 is above 0.999, under another model near 0
 
 
-class LocalRetriever:
+class LocalRetriever(BlockingSearcher):
     """``find`` blocks, ``search`` does the same for asyncio. ``open`` loads an index directory and checks it.
 
     ``stage_s`` holds the seconds that the last ``find`` spent in each of "encode", "search" and "read".
@@ -44,13 +41,11 @@ class LocalRetriever:
             raise ManifestError(
                 f"encoder {encoder.spec.name!r} has dim = {encoder.spec.dim}, the index has {index.dim}"
             )
-        self.index_id = index_id
+        super().__init__()
+        self.index_id, self.rows, self.encoder_name = index_id, index.rows, encoder.spec.name
         self._store = store
         self._index = index
         self._encoder = encoder
-        self._lock = Lock()
-        self.stage_s: dict[str, float] = {}
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="retrieval")
 
     @classmethod
     def open(
@@ -92,39 +87,23 @@ class LocalRetriever:
             )
         return cls(store, index, encoder, index_id=manifest.index_id)
 
-    @property
-    def rows(self) -> int:
-        return self._index.rows
-
-    @property
-    def encoder_name(self) -> str:
-        return self._encoder.spec.name
-
-    def find(self, queries: Sequence[str], topk: int) -> list[list[Passage]]:
-        """The ``topk`` best passages of each query, in order; a blank query gets none. Blocks."""
-        asked = list(dict.fromkeys(query for query in queries if query.strip()))
-        with self._lock:
-            times = [perf_counter()]
-            vectors = self._encoder.encode_queries(asked)
-            times.append(perf_counter())
-            hits = self._index.search(vectors, topk)
-            times.append(perf_counter())
-            texts = [self._store.get(row for row, _ in found) for found in hits]
-            times.append(perf_counter())
-            self.stage_s = {
-                name: stop - start
-                for name, (start, stop) in zip(("encode", "search", "read"), pairwise(times), strict=True)
-            }
-        answers = {
-            query: [Passage(row, text, score) for (row, score), text in zip(found, contents, strict=True)]
-            for query, found, contents in zip(asked, hits, texts, strict=True)
+    def _find(self, queries: list[str], topk: int) -> list[list[Passage]]:
+        times = [perf_counter()]
+        vectors = self._encoder.encode_queries(queries)
+        times.append(perf_counter())
+        hits = self._index.search(vectors, topk)
+        times.append(perf_counter())
+        texts = [self._store.get(row for row, _ in found) for found in hits]
+        times.append(perf_counter())
+        self.stage_s = {
+            name: stop - start
+            for name, (start, stop) in zip(("encode", "search", "read"), pairwise(times), strict=True)
         }
-        return [list(answers.get(query, ())) for query in queries]
-
-    async def search(self, queries: Sequence[str], topk: int) -> list[list[Passage]]:
-        """``find`` in this object's own thread, so that the event loop goes on."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self.find, list(queries), topk)
+        return [
+            [Passage(row, text, score) for (row, score), text in zip(found, contents, strict=True)]
+            for found, contents in zip(hits, texts, strict=True)
+        ]
 
     def close(self) -> None:
-        self._worker.shutdown(wait=True)
+        super().close()
         self._store.close()
