@@ -5,10 +5,12 @@ Invariants:
   so a stale answer cannot come back.
 - Queries are the same when they differ in whitespace only. Case is kept: "us" and "US" have different neighbours.
 - The memory bound counts the text of passages. The file only grows, and may be deleted while no server uses it.
+- A file that can no longer be read or written (a full disk) is told in the log and left alone; memory goes on.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from cachetools import LRUCache
 
 from rag_r1.retrieval.types import Passage
 
+_log = logging.getLogger(__name__)
 _ENTRY_BYTES = 500  # of Python objects around a query and its list
 _PASSAGE_BYTES = 200
 
@@ -45,15 +48,18 @@ class AnswerCache:
     def __init__(self, index_id: str, max_bytes: int = 256 << 20, file: str | Path | None = None) -> None:
         self._index_id = index_id
         self._memory: LRUCache[Key, Answer] = LRUCache(max_bytes, getsizeof=_size)
+        self._file = file
         self._disk = _open(Path(file)) if file is not None else None
 
     def get(self, query: str, topk: int) -> Answer | None:
         key = (normalised(query), topk)
         found = self._memory.get(key)
         if found is None and self._disk is not None:
-            row = self._disk.execute(
-                "SELECT answer FROM answers WHERE index_id = ? AND query = ? AND topk = ?", (self._index_id, *key)
-            ).fetchone()
+            wanted = "SELECT answer FROM answers WHERE index_id = ? AND query = ? AND topk = ?"
+            try:
+                row = self._disk.execute(wanted, (self._index_id, *key)).fetchone()
+            except sqlite3.Error as error:
+                row = self._without_disk(error)
             if row:
                 found = [Passage(*fields) for fields in orjson.loads(row[0])]
                 self._remember(key, found)
@@ -65,14 +71,15 @@ class AnswerCache:
         for key, answer in kept.items():
             self._remember(key, answer)
         if self._disk is not None:
-            with self._disk:
-                self._disk.executemany(
-                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)",
-                    [
-                        (self._index_id, *key, orjson.dumps([(p.id, p.contents, p.score) for p in answer]))
-                        for key, answer in kept.items()
-                    ],
-                )
+            rows = [
+                (self._index_id, *key, orjson.dumps([(p.id, p.contents, p.score) for p in answer]))
+                for key, answer in kept.items()
+            ]
+            try:
+                with self._disk:
+                    self._disk.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", rows)
+            except sqlite3.Error as error:
+                self._without_disk(error)
 
     @property
     def bytes(self) -> int:
@@ -82,6 +89,11 @@ class AnswerCache:
     def close(self) -> None:
         if self._disk is not None:
             self._disk.close()
+
+    def _without_disk(self, error: sqlite3.Error) -> None:
+        _log.error("the answer cache %s is no longer used (%s): answers are kept in memory only", self._file, error)
+        self.close()
+        self._disk = None
 
     def _remember(self, key: Key, answer: Answer) -> None:
         if _size(answer) <= self._memory.maxsize:

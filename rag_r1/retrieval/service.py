@@ -127,33 +127,36 @@ class SearchService:
         return lookup
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         # at least one turn of the loop, so that requests which came in together are searched together
         await asyncio.sleep(self._window_s)
         try:
             while batch := self._next_batch():
                 self._running = batch
-                queries, topk = [query for query, _ in batch], next(iter(batch))[1]
-                start = perf_counter()
-                self._observe(batch, start)
+                self._observe(batch)
                 try:
-                    answers = await loop.run_in_executor(self._worker, self._searcher.find, queries, topk)
-                    if len(answers) != len(queries):
-                        raise RuntimeError(f"the searcher gave {len(answers)} answers to {len(queries)} queries")
+                    await self._answer(batch)
                 except Exception as error:
                     for lookup in batch.values():
-                        lookup.answer.set_exception(error)
-                    continue
-                self._query_s += 0.2 * ((perf_counter() - start) / len(queries) - self._query_s)
-                for stage, seconds in self._searcher.stage_s.items():
-                    self._metrics.stage_s.labels(stage).observe(seconds)
-                if self._cache:
-                    self._cache.put(dict(zip(batch, answers, strict=True)))
-                for lookup, answer in zip(batch.values(), answers, strict=True):
-                    lookup.answer.set_result(answer)
+                        if not lookup.answer.done():
+                            lookup.answer.set_exception(error)
         finally:
             self._running = {}
             self._pump = None
+
+    async def _answer(self, batch: dict[Key, _Lookup]) -> None:
+        queries, topk = [query for query, _ in batch], next(iter(batch))[1]
+        start = perf_counter()
+        loop = asyncio.get_running_loop()
+        answers = await loop.run_in_executor(self._worker, self._searcher.find, queries, topk)
+        if len(answers) != len(queries):
+            raise RuntimeError(f"the searcher gave {len(answers)} answers to {len(queries)} queries")
+        self._query_s += 0.2 * ((perf_counter() - start) / len(queries) - self._query_s)
+        for stage, seconds in self._searcher.stage_s.items():
+            self._metrics.stage_s.labels(stage).observe(seconds)
+        for lookup, answer in zip(batch.values(), answers, strict=True):
+            lookup.answer.set_result(answer)
+        if self._cache:
+            self._cache.put(dict(zip(batch, answers, strict=True)))
 
     def _next_batch(self) -> dict[Key, _Lookup]:
         batch: dict[Key, _Lookup] = {}
@@ -169,7 +172,8 @@ class SearchService:
         self._metrics.waiting.set(len(self._waiting))
         return batch
 
-    def _observe(self, batch: dict[Key, _Lookup], start: float) -> None:
+    def _observe(self, batch: dict[Key, _Lookup]) -> None:
+        start = perf_counter()
         self._metrics.batch.observe(len(batch))
         for lookup in batch.values():
             self._metrics.wait_s.observe(start - lookup.since)

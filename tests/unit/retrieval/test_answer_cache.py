@@ -47,3 +47,13 @@ def test_a_file_that_is_no_cache_is_told(tmp_path: Path) -> None:
     file.write_bytes(b"not a database" * 100)
     with pytest.raises(ValueError, match=r"answers\.sqlite is no answer cache .*: delete it"):
         AnswerCache("index", file=file)
+
+
+def test_a_disk_that_fails_is_told_and_memory_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = AnswerCache("index", file=tmp_path / "answers.sqlite")
+    assert cache._disk is not None
+    cache._disk.execute("PRAGMA max_page_count = 3")  # what a full disk looks like to SQLite
+    for n in range(20):
+        cache.put({(f"q{n}", 3): answer(str(n), 1_000)})
+    assert "is no longer used (database or disk is full)" in caplog.text and len(caplog.records) == 1
+    assert cache.get("q19", 3) == answer("19", 1_000) and cache.get("never asked", 3) is None
