@@ -59,7 +59,8 @@ class AnswerCache:
             try:
                 row = self._disk.execute(wanted, (self._index_id, *key)).fetchone()
             except sqlite3.Error as error:
-                row = self._without_disk(error)
+                self._without_disk(error)
+                row = None
             if row:
                 found = [Passage(*fields) for fields in orjson.loads(row[0])]
                 self._remember(key, found)
