@@ -1,8 +1,8 @@
 """The client of a retrieval server, made for many trajectories that ask at once.
 
 Invariants:
-- At most one request for each server address is out at a time; what is asked meanwhile goes out together as the next one. A query
-  that several callers wait for is sent once.
+- As many requests are out at a time as there are addresses, one at each while all are up; what is asked meanwhile goes out
+  together as the next one. A query that callers of one request share is sent once.
 - Every caller gets the answers to its own queries, in its order, or a ``RetrievalError``; never an empty list for a
   failure, never waiting for ever.
 - What fails at one address for a reason that may pass goes to the next (``transport``).
@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from rag_r1.retrieval.transport import QueriesRefused, Transport, addresses_of
@@ -77,23 +78,23 @@ class RetrievalClient:
         return list(await asyncio.gather(*(item.answer for item in items)))
 
     async def health(self) -> dict[str, Any]:
-        """What the servers say of themselves: status, index_id, rows, encoder, ready; {} where they have no such page.
+        """What the first server that answers says of itself: status, index_id, rows, encoder, ready.
 
-        Raises ``RetrievalError`` where none answers, or where two serve different indexes.
+        {} where none has such a page. Raises ``RetrievalError`` where none answers, or where two serve different indexes.
         """
         self._own_loop()
         replies = await asyncio.gather(*(self._health(address) for address in self.addresses), return_exceptions=True)
         cards = {a: reply for a, reply in zip(self.addresses, replies, strict=True) if isinstance(reply, dict)}
         if not cards:
             raise next(reply for reply in replies if isinstance(reply, BaseException))
-        first, *others = cards
-        for other in others:
-            if cards[other].get("index_id") != cards[first].get("index_id"):
+        # who has no index_id to show has no say
+        served = [(address, card["index_id"]) for address, card in cards.items() if "index_id" in card]
+        for (address, index_id), (other, other_id) in pairwise(served):
+            if index_id != other_id:
                 raise RetrievalError(
-                    f"{first} serves index {cards[first].get('index_id')} and {other} serves "
-                    f"{cards[other].get('index_id')}: give servers of one index"
+                    f"{address} serves index {index_id} and {other} serves {other_id}: give servers of one index"
                 )
-        return cards[first]
+        return next((card for card in cards.values() if card), {})
 
     async def close(self) -> None:
         """End the connections. What still waits fails with a ``RetrievalError``; the client may be used again."""
@@ -101,6 +102,9 @@ class RetrievalClient:
         for pump in pumps:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
+        self._pumps.clear()  # a pump that is cancelled before its first step does not clean up after itself
+        _fail(self._waiting, RetrievalError(f"the search at {' and '.join(self.addresses)} was given up: closed"))
+        self._waiting.clear()
         await self._transport.close()
         self._loop = None
 
@@ -122,7 +126,7 @@ class RetrievalClient:
 
     async def _health(self, address: str) -> dict[str, Any]:
         try:
-            reply = await self._transport.request("GET", "/health", prefer=address, only=True)
+            _, reply = await self._transport.request("GET", "/health", prefer=address, only=True)
         except RetrieverRefused as error:
             if error.status == 404:  # the original servers of RAG-R1 and Search-R1 have no such page
                 return {}
@@ -185,7 +189,7 @@ class RetrievalClient:
 
     async def _retrieve(self, queries: list[str], topk: int, address: str) -> list[list[Passage]]:
         body = {"queries": queries, "topk": topk, "return_scores": True}
-        reply = await self._transport.request("POST", "/retrieve", body, prefer=address)
+        address, reply = await self._transport.request("POST", "/retrieve", body, prefer=address)
         try:
             found = [
                 [
@@ -205,7 +209,7 @@ def _malformed(address: str, what: str) -> RetrievalError:
     return RetrievalError(f"{address} does not speak the retrieval contract ({what}): is it the right server?")
 
 
-def _fail(batch: list[_Item], error: RetrievalError) -> None:
+def _fail(batch: Iterable[_Item], error: RetrievalError) -> None:
     for item in batch:
         if not item.answer.done():
             item.answer.set_exception(error)

@@ -1,9 +1,10 @@
 """One exchange with a retrieval server, over several addresses: tries, pauses, and what kind of error it was.
 
 Invariants:
-- Only what may pass is tried again: transport errors, timeouts, 408, 429 and 5xx. Pauses grow and are jittered; ``Retry-After``
-  is a lower bound. Tries are bounded.
-- An address that failed rests; meanwhile another one is asked, at once. When all rest, the one that rests least is asked.
+- Only what may pass is tried again: transport errors, timeouts, 408, 429 and 5xx. Pauses grow and are jittered; the
+  ``Retry-After`` of the address to be asked is a lower bound, up to the longest pause. Tries are bounded.
+- An address that failed rests as long as the failure took, but at least a moment: one that hangs is
+  waited for half of the time at most. Meanwhile another one is asked, at once. When all rest, the one that rests least is asked.
 - Whatever fails ends in a ``RetrievalError`` that names the address.
 """
 
@@ -43,10 +44,6 @@ class QueriesRefused(RetrieverRefused):
 class _Passing(Exception):
     """A failure that may be gone at the next try."""
 
-    def __init__(self, address: str, told: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(f"{address}: {told}")
-        self.retry_after_s = retry_after_s
-
 
 def addresses_of(url: str | Sequence[str]) -> tuple[str, ...]:
     """Server addresses without a trailing ``/retrieve``; one string may hold several, with commas.
@@ -76,14 +73,17 @@ class Transport:
         self._tries = max_retries + len(addresses)
         self._pause = wait_random_exponential(multiplier=backoff_s, max=_LONGEST_PAUSE_S)
         self._rests_until = dict.fromkeys(addresses, 0.0)
+        self._not_before = dict.fromkeys(addresses, 0.0)  # what Retry-After asked for
         token = os.environ.get(_TOKEN_VARIABLE)
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         # a proxy never reaches a server on this machine, and sometimes answers in its place
         self._use_proxies = not any(_is_loopback(urlsplit(address).hostname or "") for address in addresses)
         self._session: aiohttp.ClientSession | None = None
 
-    async def request(self, method: str, path: str, body: object = None, *, prefer: str, only: bool = False) -> Any:
-        """The parsed JSON of a reply with status 200, from ``prefer`` or, unless ``only``, from another address.
+    async def request(
+        self, method: str, path: str, body: object = None, *, prefer: str, only: bool = False
+    ) -> tuple[str, Any]:
+        """Who answered with status 200, and its parsed JSON: ``prefer`` or, unless ``only``, another address.
 
         Raises:
             RetrieverUnreachable: every try failed.
@@ -95,10 +95,10 @@ class Transport:
         asked = [prefer] if only else [prefer, *(address for address in self.addresses if address != prefer)]
 
         def pause_s(state: RetryCallState) -> float:
-            failure = state.outcome.exception() if state.outcome else None
-            if any(self._rests_until[address] <= monotonic() for address in asked):
+            address, now = self._choose(asked), monotonic()
+            if self._rests_until[address] <= now:
                 return 0.0
-            return max(self._pause(state), min(getattr(failure, "retry_after_s", 0.0), _LONGEST_PAUSE_S))
+            return max(self._pause(state), self._not_before[address] - now)
 
         tries = self._tries - (len(self.addresses) - 1 if only else 0)
         retrying = AsyncRetrying(stop=stop_after_attempt(tries), wait=pause_s, retry=retry_if_exception_type(_Passing))
@@ -116,31 +116,33 @@ class Transport:
             await self._session.close()
         self._session = None
 
-    async def _try_once(self, method: str, path: str, data: bytes | None, asked: list[str]) -> Any:
+    def _choose(self, asked: list[str]) -> str:
+        """The first of those that rest least."""
+        now = monotonic()
+        return min(asked, key=lambda address: max(self._rests_until[address] - now, 0.0))
+
+    async def _try_once(self, method: str, path: str, data: bytes | None, asked: list[str]) -> tuple[str, Any]:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._timeout_s)
             self._session = aiohttp.ClientSession(timeout=timeout, trust_env=self._use_proxies)
-        now = monotonic()
-        address = min(
-            asked, key=lambda each: max(self._rests_until[each] - now, 0.0)
-        )  # the first of those that rest least
+        address, start = self._choose(asked), monotonic()
         try:
             async with self._session.request(method, address + path, data=data, headers=self._headers) as response:
                 status, content, headers = response.status, await response.read(), response.headers
         except asyncio.TimeoutError as error:
-            raise self._rest(address, f"no answer in {self._timeout_s:g} s") from error
+            raise self._rest(address, start, f"no answer in {self._timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise self._rest(address, f"{type(error).__name__}: {error}") from error
+            raise self._rest(address, start, f"{type(error).__name__}: {error}") from error
         if status == 200:
             try:
-                return orjson.loads(content)
+                return address, orjson.loads(content)
             except orjson.JSONDecodeError as error:
                 raise RetrievalError(
                     f"{address} does not speak the retrieval contract (the reply is not JSON): is it the right server?"
                 ) from error
         told = f"status {status}: {content[:300].decode(errors='replace')}"
         if status in _PASSING_STATUS or status >= 500:
-            raise self._rest(address, told, _seconds(headers.get("Retry-After")))
+            raise self._rest(address, start, told, _seconds(headers.get("Retry-After")))
         about_queries = status == 413 or (status in (400, 422) and b'"queries"' in content)
         kind = QueriesRefused if about_queries else RetrieverRefused
         advice = "Check the url, and the limits of the server"
@@ -150,9 +152,11 @@ class Transport:
         refusal.status = status
         raise refusal
 
-    def _rest(self, address: str, told: str, retry_after_s: float = 0.0) -> _Passing:
-        self._rests_until[address] = monotonic() + min(max(_REST_S, retry_after_s), _LONGEST_PAUSE_S)
-        return _Passing(address, told, retry_after_s)
+    def _rest(self, address: str, start: float, told: str, retry_after_s: float = 0.0) -> _Passing:
+        now = monotonic()
+        self._not_before[address] = now + min(retry_after_s, _LONGEST_PAUSE_S)
+        self._rests_until[address] = max(now + max(_REST_S, now - start), self._not_before[address])
+        return _Passing(f"{address}: {told}")
 
 
 def _encode(body: object) -> bytes:

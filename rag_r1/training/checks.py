@@ -157,9 +157,9 @@ def check_retriever(config: Any) -> Iterator[str]:
             asyncio.run(ask(address))
         except RetrievalError as error:
             yield f"rag_r1.retriever.url: {error}"
-    served = {card.get("index_id") for card in cards.values()}
-    if len(served) > 1:
-        told = ", ".join(f"{address}: {card.get('index_id')}" for address, card in cards.items())
+    served = {address: card["index_id"] for address, card in cards.items() if "index_id" in card}
+    if len(set(served.values())) > 1:
+        told = ", ".join(f"{address}: {index_id}" for address, index_id in served.items())
         yield f"rag_r1.retriever.url: the servers serve different indexes ({told}); start all of them on one"
 
 

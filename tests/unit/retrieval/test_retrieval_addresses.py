@@ -39,9 +39,9 @@ def with_servers(
             return await handler(await request.json())
 
         async def card(request: web.Request) -> web.StreamResponse:
-            return (
-                web.json_response({"index_id": health[number], "ready": True}) if health else web.Response(status=404)
-            )
+            if health is None or health[number] is None:
+                return web.Response(status=404)
+            return web.json_response({"index_id": health[number], "ready": True})
 
         made = web.Application()
         made.router.add_post("/retrieve", retrieve)
@@ -144,6 +144,54 @@ def test_retry_after_is_waited_for() -> None:
     assert times[1] - times[0] >= 0.99
 
 
+def test_retry_after_of_one_does_not_hold_up_another() -> None:
+    """Both are busy: the one that asked for a second is asked again after a second, whatever the other asked for."""
+    times: list[float] = []
+
+    def busy(retry_after_s: int) -> Handler:
+        async def handler(body: dict[str, Any]) -> web.StreamResponse:
+            times.append(time.monotonic())
+            if len(times) <= 2:
+                return web.Response(status=503, headers={"Retry-After": str(retry_after_s)})
+            return await good(body)
+
+        return handler
+
+    async def use(urls: list[str], asked: Counter[int]) -> None:
+        async with RetrievalClient(urls, backoff_s=0.001, max_batch=1) as client:
+            await asyncio.wait_for(ask(client, 1), 5)
+
+    assert with_servers([busy(1), busy(9)], use) == {0: 2, 1: 1}
+    assert times[2] - times[0] >= 0.99
+
+
+def test_an_address_that_hangs_rests_as_long_as_it_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rag_r1.retrieval.transport._REST_S", 0.0)
+
+    async def hangs(body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return await good(body)
+
+    async def use(urls: list[str], asked: Counter[int]) -> None:
+        async with RetrievalClient(urls, timeout_s=0.5, max_batch=1) as client:
+            await ask(client, 2)
+            await ask(client, 2)
+
+    assert with_servers([hangs, good], use) == {0: 1, 1: 4}
+
+
+def test_a_reply_that_is_not_the_contract_names_who_gave_it() -> None:
+    async def odd(body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response({"found": []})
+
+    async def use(urls: list[str], asked: Counter[int]) -> None:
+        async with RetrievalClient(urls) as client:
+            with pytest.raises(RetrievalError, match=f"{urls[1]} does not speak the retrieval contract"):
+                await client.search(["q"], 1)
+
+    with_servers([broken, odd], use)
+
+
 def test_a_refusal_is_not_carried_to_another_address() -> None:
     async def refusing(body: dict[str, Any]) -> web.StreamResponse:
         return web.Response(status=404, text="not here")
@@ -173,5 +221,6 @@ def test_health_of_several() -> None:
             assert await client.health() == {}, "the original servers have no such page"
 
     with_servers([good, good], use, ["a", "a"])
+    with_servers([good, good], use, [None, "a"])
     with_servers([good, good], differ, ["a", "b"])
     with_servers([good], none)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rag_r1.retrieval import RetrievalClient, RetrievalError, Retriever
+from rag_r1.retrieval import RetrievalClient, RetrievalError, Retriever, RetrieverRefused
 
 Handler = Callable[[dict[str, Any], int], Awaitable[web.StreamResponse]]
 
@@ -276,6 +276,51 @@ def test_close_fails_what_waits_and_the_client_can_be_used_again() -> None:
         await client.close()
 
     with_server(answer_slowly, use)
+
+
+def test_close_before_the_first_request_is_out_leaves_nobody_waiting() -> None:
+    async def use(url: str, requests: list[dict[str, Any]]) -> None:
+        client = RetrievalClient(url)
+        task = asyncio.create_task(client.search(["q"], 1))
+        await asyncio.sleep(0)  # the search is queued, and its request not yet made
+        await client.close()
+        with pytest.raises(RetrievalError, match="given up"):
+            await asyncio.wait_for(task, 2)
+        assert contents(await asyncio.wait_for(client.search(["r"], 1), 2)) == [["r/0"]]
+        await client.close()
+
+    assert len(with_server(answer_at_once, use)) == 1
+
+
+@pytest.mark.parametrize("token", ["secret", None])
+def test_the_token_goes_along_where_it_is_set(monkeypatch: pytest.MonkeyPatch, token: str | None) -> None:
+    seen: list[str | None] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        seen.append(request.headers.get("Authorization"))
+        return good(await request.json()) if seen[-1] else web.Response(status=401, text="who are you?")
+
+    async def use() -> None:
+        app = web.Application()
+        app.router.add_post("/retrieve", handler)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=0.1).start()
+        async with RetrievalClient(f"http://127.0.0.1:{runner.addresses[0][1]}", backoff_s=0.01) as client:
+            if token:
+                assert contents(await client.search(["q"], 1)) == [["q/0"]]
+            else:
+                with pytest.raises(RetrieverRefused, match=r"who are you.*Set RAG_R1_RETRIEVAL_TOKEN") as failed:
+                    await client.search(["a", "b"], 1)
+                assert failed.value.status == 401
+        await runner.cleanup()
+
+    if token:
+        monkeypatch.setenv("RAG_R1_RETRIEVAL_TOKEN", token)
+    else:
+        monkeypatch.delenv("RAG_R1_RETRIEVAL_TOKEN", raising=False)
+    asyncio.run(use())
+    assert seen == ["Bearer secret" if token else None]
 
 
 def test_made_outside_a_loop_and_used_from_one() -> None:
