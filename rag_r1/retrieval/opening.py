@@ -44,7 +44,8 @@ def open_searcher(
     """
     if retriever not in RETRIEVERS:
         raise ValueError(f"retriever must be one of {', '.join(RETRIEVERS)}, got {retriever!r}")
-    scorer = CrossEncoderScorer(reranker, device=device) if reranker else None  # first: an index takes minutes to check
+    # first, because an index may take minutes to check
+    scorer = None if reranker is None else CrossEncoderScorer(reranker, device=device)
     searchers: list[Searcher] = []
     corpus = None
     if retriever != "bm25":

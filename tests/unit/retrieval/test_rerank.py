@@ -109,7 +109,7 @@ def test_a_classifier_is_refused(tiny_model: Callable[..., str]) -> None:
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="reranker '.*/none' cannot be loaded.*give the folder"):
+    with pytest.raises(OSError, match=r"reranker '.*/none' cannot be loaded.*give the folder"):
         CrossEncoderScorer(str(tmp_path / "none"), device="cpu")
 
 
