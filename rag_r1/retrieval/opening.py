@@ -44,6 +44,8 @@ def open_searcher(
     """
     if retriever not in RETRIEVERS:
         raise ValueError(f"retriever must be one of {', '.join(RETRIEVERS)}, got {retriever!r}")
+    # first, because an index may take minutes to check
+    scorer = None if reranker is None else CrossEncoderScorer(reranker, device=device)
     searchers: list[Searcher] = []
     corpus = None
     if retriever != "bm25":
@@ -55,7 +57,4 @@ def open_searcher(
     if retriever != "dense":
         searchers.append(Bm25Retriever.open(directory, verify_hashes=verify_hashes, corpus=corpus))
     found = searchers[0] if len(searchers) == 1 else HybridRetriever(searchers)
-    if reranker is None:
-        return found
-    scorer = CrossEncoderScorer(reranker, device=device)
-    return Reranker(found, scorer, name=reranker, retrieve_n=rerank_from)
+    return Reranker(found, scorer, name=str(reranker), retrieve_n=rerank_from) if scorer else found

@@ -37,7 +37,7 @@ class CrossEncoderScorer:
 
     Raises:
         ValueError: a model that gives more than one number a pair (a classifier, which ranks nothing).
-        OSError: no such model.
+        OSError: no such model, or no way to fetch it.
     """
 
     def __init__(self, name: str, *, device: str | None = None) -> None:
@@ -45,7 +45,13 @@ class CrossEncoderScorer:
         from sentence_transformers import CrossEncoder
 
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self._model: Any = CrossEncoder(name, device=device)
+        try:
+            self._model: Any = CrossEncoder(name, device=device)
+        except OSError as error:
+            raise OSError(
+                f"reranker {name!r} cannot be loaded ({' '.join(str(error).split())}): give the folder of a "
+                "cross-encoder, or a hub name that this machine can fetch or has fetched before"
+            ) from error
         if self._model.num_labels != 1:
             raise ValueError(
                 f"reranker {name!r} gives {self._model.num_labels} numbers a pair, but ranking needs one: "

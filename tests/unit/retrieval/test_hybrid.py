@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.retrieval import Bm25Retriever, HybridRetriever, LocalRetriever, Passage, Retriever, build_bm25
+from rag_r1.retrieval.blocking import BlockingSearcher
 from rag_r1.retrieval.hybrid import reciprocal_rank_fusion
 
 
@@ -89,3 +90,20 @@ def test_what_does_not_belong_together_is_refused(
     for arguments in ({"searchers": parts[:1]}, {"candidates": 0}, {"k": -1}):
         with pytest.raises(ValueError, match="a hybrid needs"):
             HybridRetriever(**{"searchers": parts, **arguments})
+
+
+def test_a_searcher_sees_each_question_once_and_no_blank_one() -> None:
+    class Recording(BlockingSearcher):
+        def _find(self, queries: list[str], topk: int) -> list[list[Passage]]:
+            self.seen = queries
+            return [ranking(len(query)) for query in queries]
+
+    searcher = Recording()
+    assert [[hit.id for hit in hits] for hits in searcher.find(["abc", "", "a", "abc", "\t"], 1)] == [
+        [3],
+        [],
+        [1],
+        [3],
+        [],
+    ]
+    assert searcher.seen == ["abc", "a"]

@@ -108,6 +108,11 @@ def test_a_classifier_is_refused(tiny_model: Callable[..., str]) -> None:
         CrossEncoderScorer(tiny_model(labels=3), device="cpu")
 
 
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"reranker '.*/none' cannot be loaded.*give the folder"):
+        CrossEncoderScorer(str(tmp_path / "none"), device="cpu")
+
+
 @pytest.mark.parametrize(("retrieve_n", "topk", "read"), [(4, 2, 4), (1, 3, 3), (50, 2, 5)])
 def test_at_least_topk_are_retrieved(first_stage: LocalRetriever, retrieve_n: int, topk: int, read: int) -> None:
     scorer = ByLength()
