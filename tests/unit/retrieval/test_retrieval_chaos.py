@@ -34,6 +34,8 @@ def test_every_answer_is_right_none_is_lost_and_errors_are_typed() -> None:
     answered: list[tuple[list[str], int, list[list[Passage]]]] = []
     failed: list[BaseException] = []
     calls = 0
+    up = asyncio.Event()
+    up.set()
 
     async def client(number: int) -> None:
         nonlocal calls
@@ -50,15 +52,18 @@ def test_every_answer_is_right_none_is_lost_and_errors_are_typed() -> None:
                     answered.append((queries, topk, await retriever.search(queries, topk)))
                 except BaseException as error:
                     failed.append(error)
+                    await up.wait()  # so that the failures do not grow with the time the server needs to start
 
     async def outage() -> None:
         nonlocal process
         while calls < CLIENTS * ROUNDS // 3:
             await asyncio.sleep(0.01)
+        up.clear()
         process.kill()
         process.wait()
         await asyncio.sleep(0.5)
         process, _ = await asyncio.to_thread(start, port, 2)
+        up.set()
 
     async def run() -> None:
         await asyncio.wait_for(asyncio.gather(outage(), *(client(number) for number in range(CLIENTS))), 80)
@@ -73,4 +78,4 @@ def test_every_answer_is_right_none_is_lost_and_errors_are_typed() -> None:
         found = [[(hit.id, hit.contents) for hit in hits] for hits in answers]
         assert found == [right_answer(query, topk) for query in queries]
     assert all(isinstance(error, RetrievalError) for error in failed), failed
-    assert len(answered) > 0.8 * calls, f"{len(failed)} of {calls} failed: {failed[:2]}"
+    assert len(answered) > 0.9 * calls, f"{len(failed)} of {calls} failed: {failed[:2]}"
