@@ -4,7 +4,9 @@
 
 The real server (start_retrieval.py, a process of its own) with MiniLM over 100,000 x 384, a flat index. Its vectors are random: what is
 found does not matter here, what it costs does. 64 clients send one query a request, each as soon as its last is answered. Every
-question is asked four times, in four rounds of different order, as the rollouts of one question would.
+question is asked four times, in four rounds of different order, as the rollouts of one question would: three queries in four are repeats.
+Clients and server have a core each (the server all but one, where there are more). What the server spends on a query that it searches
+is printed below each line, from its own /metrics; the warm-up is in it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
 
 from rag_r1.retrieval import PassageStore, RetrievalClient, SentenceEncoder, build_embeddings, build_index
 from rag_r1.retrieval.passages import PassageWriter
@@ -31,6 +34,7 @@ from rag_r1.retrieval.passages import PassageWriter
 ROOT = Path(__file__).resolve().parents[1]
 ROWS, CLIENTS, ROUNDS, TOPK = 100_000, 64, 4, 3
 TRAJECTORIES, QUERIES_EACH = 512, 3
+CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []  # elsewhere nothing is pinned
 
 
 class StandIn:
@@ -70,6 +74,11 @@ def make_questions(count: int, seed: int) -> list[str]:
     return [f"{dice.choice(asked)} {dice.choice(names)} {dice.choice(things)} {n}" for n in range(count)]
 
 
+def pin(process_id: int, cores: Sequence[int]) -> None:
+    if cores:
+        os.sched_setaffinity(process_id, cores)
+
+
 @contextmanager
 def server(index: Path, *flags: str) -> Iterator[str]:
     command = [
@@ -88,6 +97,7 @@ def server(index: Path, *flags: str) -> Iterator[str]:
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
+    pin(process.pid, CORES[1:] or CORES)  # before it has threads: they inherit it
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line.startswith("ready"):
@@ -119,6 +129,19 @@ async def single_queries(url: str, questions: list[str]) -> tuple[float, list[fl
         return len(times) / (time.perf_counter() - start), times
 
 
+async def cost(url: str) -> str:
+    """Milliseconds a searched query took in each stage, and queries a batch, since the server's start."""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as reply:
+        families = text_string_to_metric_families(await reply.text())
+    values = {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+    searched = values["retrieval_queries_total", "search"]
+    stages = {key[1]: value for key, value in values.items() if key[0] == "retrieval_stage_seconds_sum"}
+    told = ", ".join(f"{stage} {seconds / searched * 1e3:.1f} ms" for stage, seconds in stages.items())
+    return (
+        f"{searched:.0f} searched, {searched / values['retrieval_batch_queries_count',]:.1f} together; a query: {told}"
+    )
+
+
 async def step(url: str, repeats: int) -> tuple[float, float]:
     """Median seconds of a step's searches through the client, and as one request."""
     through_client, one_request = [], []
@@ -146,6 +169,7 @@ def main() -> None:
     args = parser.parse_args()
     make_index(args.work)
     questions = make_questions(args.questions, 0)
+    pin(os.getpid(), CORES[:1])
     base = 0.0
     for name, *flags in (
         ("one at a time, no cache", "--max-batch", "1", "--cache-mb", "0"),
@@ -155,10 +179,12 @@ def main() -> None:
         with server(args.work, *flags) as url:
             asyncio.run(single_queries(url, make_questions(50, 1)))  # warm
             rate, times = asyncio.run(single_queries(url, questions))
+            told = asyncio.run(cost(url))
         base = base or rate
         p50, p99 = np.percentile(times, [50, 99]) * 1e3
         print(
             f"{name:24} {rate:7.1f} queries/s   p50 {p50:6.0f} ms   p99 {p99:6.0f} ms   {rate / base:5.2f} x",
+            f"\n    {told}",
             flush=True,
         )
     with server(args.work, "--cache-mb", "0", "--queries-limit", "2048") as url:
