@@ -4,9 +4,9 @@
 
 The real server (start_retrieval.py, a process of its own) with MiniLM over 100,000 x 384, a flat index. Its vectors are random: what is
 found does not matter here, what it costs does. 64 clients send one query a request, each as soon as its last is answered. Every
-question is asked four times, in four rounds of different order, as the rollouts of one question would: three queries in four are repeats.
-Clients and server have a core each (the server all but one, where there are more). What the server spends on a query that it searches
-is printed below each line, from its own /metrics; the warm-up is in it.
+question is asked four times, in four rounds of different order, as the rollouts of one question would: three queries in four are
+repeats. Clients and server have a core each (the server all but one, where there are more). Below each line: what the server spent on a
+query that it searched, from its own /metrics, the warm-up included.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ def main() -> None:
         base = base or rate
         p50, p99 = np.percentile(times, [50, 99]) * 1e3
         print(
-            f"{name:24} {rate:7.1f} queries/s   p50 {p50:6.0f} ms   p99 {p99:6.0f} ms   {rate / base:5.2f} x",
-            f"\n    {told}",
+            f"{name:24} {rate:7.1f} queries/s   p50 {p50:6.0f} ms   p99 {p99:6.0f} ms   {rate / base:5.2f} x\n"
+            f"    {told}",
             flush=True,
         )
     with server(args.work, "--cache-mb", "0", "--queries-limit", "2048") as url:

@@ -51,10 +51,21 @@ def test_retriever_down_names_the_command_that_starts_it(config):
 
 def test_every_address_is_searched_and_serves_the_same_index(config, server):
     good = config.rag_r1.retriever.url
-    with server(create_app(Anything("other"))) as other, server(create_app(Anything(), token="x")) as closed:
-        config.rag_r1.retriever.url = [good, f"{other}/retrieve", "http://127.0.0.1:9", closed]
+    original = create_app(Anything())  # like the servers of RAG-R1 and Search-R1: no /health, so nothing to differ
+    original.router.routes = [route for route in original.router.routes if getattr(route, "path", "") != "/health"]
+    with (
+        server(create_app(Anything("other"))) as other,
+        server(create_app(Anything(), token="x")) as closed,
+        server(original) as silent,
+    ):
+        config.rag_r1.retriever.url = [good, f"{other}/retrieve", "http://127.0.0.1:9", closed, silent]
         found = problems(config).splitlines()
-    assert len(found) == 3 and "127.0.0.1:9" in found[0] and "RAG_R1_RETRIEVAL_TOKEN" in found[1]
+    assert (
+        len(found) == 3
+        and "None" not in found[2]
+        and "127.0.0.1:9" in found[0]
+        and "RAG_R1_RETRIEVAL_TOKEN" in found[1]
+    )
     assert "different indexes" in found[2] and "other" in found[2] and "one" in found[2]
     config.rag_r1.retriever.url = "0.0.0.0:8000"
     assert "must be of the form http://host:port" in problems(config)
