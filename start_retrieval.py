@@ -49,12 +49,14 @@ def parse_args() -> argparse.Namespace:
 
 def bind(host: str, port: int) -> socket.socket:
     """A bound socket that does not listen yet: a taken port is told before the index is loaded."""
+    if not 0 <= port < 65_536:  # getaddrinfo would take it modulo 65,536
+        raise ValueError(f"cannot bind {host}:{port}: a port is a number from 0 to 65535")
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         server = socket.socket(family, kind, proto)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(address)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a text that is no host name
         raise OSError(f"cannot bind {host}:{port} ({error}): is it in use, or no address of this machine?") from error
     return server
 
@@ -87,7 +89,7 @@ def settings_of(args: argparse.Namespace, token: str | None):  # type: ignore[no
         gpu=args.gpu,
         limits=limits,
         cache_bytes=args.cache_mb << 20,
-        cache_file=args.cache_file,
+        cache_file=args.cache_file and args.cache_file.absolute(),
         token=token,
     )
 
@@ -109,6 +111,8 @@ def main() -> None:
             )
         settings = settings_of(args, token)
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/retrieve"
+        if args.replicas < 1:
+            raise ValueError(f"--replicas must be at least 1, got {args.replicas}")
         if args.replicas > 1:
             server.close()
             from rag_r1.cluster.serving import serve
@@ -116,6 +120,7 @@ def main() -> None:
             serve(settings, host, port, args.replicas, args.gpus_per_replica, ready=f"ready: {url}")
             return
         searcher = settings.open()
+        app = settings.app(searcher)
     except (OSError, ValueError, ImportError) as error:
         sys.exit(f"start_retrieval.py: {error}")
     server.listen(2048)
@@ -124,7 +129,7 @@ def main() -> None:
         flush=True,
     )
     config = uvicorn.Config(
-        settings.app(searcher),
+        app,
         log_level="warning",
         timeout_keep_alive=75,  # a trainer asks again after each update, and should find its connection open
         timeout_graceful_shutdown=10,

@@ -11,23 +11,27 @@ Invariants:
 - No queries give no results, a blank query gives an empty list; both are status 200.
 - What breaks a limit is refused with 422, and the reply names the field; nothing is cut silently. The limits are part of the
   schema at ``/openapi.json``.
+- With a token, everything but ``/health`` demands it.
+- A client that hangs up is no longer searched for.
 - A full queue is 503 with ``Retry-After``; a search that failed is 500. Neither is ever an empty result.
 - Passages leave as the corpus holds them. Their tags are the protocol's business, at the reader's end.
 """
 
 # no postponed annotations here: the request model is made inside create_app, from the limits
 
+import asyncio
 import hmac
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
@@ -37,7 +41,9 @@ from rag_r1.retrieval.service import Overloaded, SearchService
 from rag_r1.retrieval.types import Passage, Searcher
 
 DEFAULT_TOPK = 3
+_CLIENT_IS_GONE = 499  # which nobody reads; the metrics show it
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_T = TypeVar("_T")
 
 
 class Document(BaseModel):
@@ -121,7 +127,7 @@ def create_app(
         yield
         await service.close()
 
-    app = FastAPI(title="RAG-R1 retrieval", lifespan=lifespan)
+    app = FastAPI(title="RAG-R1 retrieval", lifespan=lifespan, openapi_url=None)  # its own /docs would ask nobody
     app.add_exception_handler(RequestValidationError, _explain)
     app.add_exception_handler(Overloaded, _busy)
     app.add_exception_handler(_Unauthorised, _who_are_you)
@@ -142,9 +148,12 @@ def create_app(
     failures: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (400, 500, 503)}
 
     @app.post("/retrieve", response_model=RetrieveResponse, responses=refusals | failures, dependencies=guards)
-    async def retrieve(request: RetrieveRequest) -> Response:  # type: ignore[valid-type]
-        body: Any = request
-        found = await service.search(body.queries, DEFAULT_TOPK if body.topk is None else body.topk)
+    async def retrieve(asked: RetrieveRequest, request: Request) -> Response:  # type: ignore[valid-type]
+        body: Any = asked
+        topk = DEFAULT_TOPK if body.topk is None else body.topk
+        found = await _unless_gone(request, service.search(body.queries, topk))
+        if found is None:
+            return Response(status_code=_CLIENT_IS_GONE)
         render = _scored if body.return_scores else _plain
         return _json({"result": [[render(passage) for passage in passages] for passages in found]})
 
@@ -164,7 +173,31 @@ def create_app(
     async def prometheus() -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
+    @app.get("/openapi.json", include_in_schema=False, dependencies=guards)
+    async def openapi() -> Response:
+        return _json(app.openapi())
+
+    @app.get("/docs", include_in_schema=False, dependencies=guards)
+    async def docs() -> Response:
+        return get_swagger_ui_html(openapi_url="openapi.json", title=app.title)
+
     return app
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T | None:
+    """What ``work`` gives, or None once the client has hung up; then ``work`` is cancelled."""
+
+    async def hang_up() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = asyncio.create_task(work), asyncio.create_task(hang_up())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return await tasks[0] if tasks[0].done() else None
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _request_model(limits: Limits) -> type[BaseModel]:

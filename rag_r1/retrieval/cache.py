@@ -4,7 +4,8 @@ Invariants:
 - An answer belongs to (index id, query, topk). Another index, or the same one searched with other parameters, has another id,
   so a stale answer cannot come back.
 - Queries are the same when they differ in whitespace only. Case is kept: "us" and "US" have different neighbours.
-- The memory bound counts the text of passages. The file only grows, and may be deleted while no server uses it.
+- The memory bound counts queries and passages as Python holds them, in bytes. The file only grows, and may be deleted while no
+  server uses it.
 - A file that can no longer be read or written (a full disk) is told in the log and left alone; memory goes on.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from cachetools import LRUCache
 from rag_r1.retrieval.types import Passage
 
 _log = logging.getLogger(__name__)
+_FORMAT = 0x52523101  # PRAGMA user_version of our files; another layout of the table gets another number
 _ENTRY_BYTES = 500  # of Python objects around a query and its list
 _PASSAGE_BYTES = 200
 
@@ -47,13 +50,14 @@ class AnswerCache:
 
     def __init__(self, index_id: str, max_bytes: int = 256 << 20, file: str | Path | None = None) -> None:
         self._index_id = index_id
-        self._memory: LRUCache[Key, Answer] = LRUCache(max_bytes, getsizeof=_size)
+        # the key's text stands in the value too, because getsizeof sees nothing else
+        self._memory: LRUCache[Key, tuple[str, Answer]] = LRUCache(max_bytes, getsizeof=_size)
         self._file = file
         self._disk = _open(Path(file)) if file is not None else None
 
     def get(self, query: str, topk: int) -> Answer | None:
         key = (normalised(query), topk)
-        found = self._memory.get(key)
+        _, found = self._memory.get(key, (key, None))
         if found is None and self._disk is not None:
             wanted = "SELECT answer FROM answers WHERE index_id = ? AND query = ? AND topk = ?"
             try:
@@ -97,25 +101,40 @@ class AnswerCache:
         self._disk = None
 
     def _remember(self, key: Key, answer: Answer) -> None:
-        if _size(answer) <= self._memory.maxsize:
-            self._memory[key] = answer
+        entry = (key[0], answer)
+        if _size(entry) <= self._memory.maxsize:
+            self._memory[key] = entry
 
 
-def _size(answer: Answer) -> int:
-    return _ENTRY_BYTES + sum(_PASSAGE_BYTES + len(passage.contents) for passage in answer)
+def _size(entry: tuple[str, Answer]) -> int:
+    query, answer = entry
+    # getsizeof, not len: a character of Chinese takes two bytes
+    texts = sum(_PASSAGE_BYTES + sys.getsizeof(passage.contents) for passage in answer)
+    return _ENTRY_BYTES + sys.getsizeof(query) + texts
 
 
 def _open(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, check_same_thread=False, timeout=10)
     try:
+        connection = sqlite3.connect(path, check_same_thread=False, timeout=10)
+        return _prepare(connection)
+    except sqlite3.Error as error:
+        raise ValueError(f"{path} is no answer cache ({error}): delete it, or name another file") from error
+
+
+def _prepare(connection: sqlite3.Connection) -> sqlite3.Connection:
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != _FORMAT and (version or connection.execute("SELECT 1 FROM sqlite_master").fetchone()):
+            raise sqlite3.DatabaseError("it holds something else")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=OFF")  # a cache may lose its end, not its order
         connection.execute(
             "CREATE TABLE IF NOT EXISTS answers (index_id TEXT, query TEXT, topk INTEGER, answer BLOB, "
             "PRIMARY KEY (index_id, query, topk)) WITHOUT ROWID"
         )
-    except sqlite3.DatabaseError as error:
+        connection.execute(f"PRAGMA user_version={_FORMAT}")
+    except sqlite3.Error:
         connection.close()
-        raise ValueError(f"{path} is no answer cache ({error}): delete it, or name another file") from error
+        raise
     return connection

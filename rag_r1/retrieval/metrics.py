@@ -46,9 +46,15 @@ class CountRequests:
             return
         path = scope["path"] if scope["path"] in self._paths else "other"
 
+        status = 500  # an exception becomes a reply outside of here
+
         async def counting(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                self._metrics.requests.labels(path, str(message["status"])).inc()
+                status = message["status"]
             await send(message)
 
-        await self._app(scope, receive, counting)
+        try:
+            await self._app(scope, receive, counting)
+        finally:
+            self._metrics.requests.labels(path, str(status)).inc()

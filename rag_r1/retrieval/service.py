@@ -2,6 +2,8 @@
 
 Invariants:
 - The search runs in one worker thread, so the event loop never blocks and the searcher never sees two threads.
+- Queries are searched as the cache knows them, with whitespace collapsed: an answer is the same kept or found. A blank one
+  has no hits and is not searched.
 - A query that is being looked up already is not looked up twice; whoever waits for it gets the same answer.
 - A batch holds queries of one topk, those that wait longest first, ``max_batch`` at most. An answer does not depend on who else
   asked.
@@ -19,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
 
-from rag_r1.retrieval.cache import Answer, AnswerCache, Key
+from rag_r1.retrieval.cache import Answer, AnswerCache, Key, normalised
 from rag_r1.retrieval.metrics import ServerMetrics
 from rag_r1.retrieval.types import Passage, Searcher
 
@@ -78,11 +80,12 @@ class SearchService:
 
     async def search(self, queries: Sequence[str], topk: int) -> Answers:
         """The answers to ``queries``, in their order. Raises ``Overloaded``, or what the searcher raises."""
+        asked = [normalised(query) for query in queries]
         known: dict[str, Answer] = {}
         lookups: dict[str, _Lookup] = {}
         unknown: list[str] = []
-        for query in dict.fromkeys(queries):
-            if not query.strip():
+        for query in dict.fromkeys(asked):
+            if not query:
                 known[query] = []
             elif self._cache and (answer := self._cache.get(query, topk)) is not None:
                 known[query] = answer
@@ -103,10 +106,12 @@ class SearchService:
         try:
             found = await asyncio.gather(*(asyncio.shield(lookup.answer) for lookup in lookups.values()))
         finally:
-            for lookup in lookups.values():
+            for query, lookup in lookups.items():
                 lookup.waiters -= 1
+                if not lookup.waiters and self._waiting.get((query, topk)) is lookup:
+                    self._leave(query, topk)
         known |= dict(zip(lookups, found, strict=True))
-        return [list(known[query]) for query in queries]
+        return [list(known[query]) for query in asked]
 
     async def close(self) -> None:
         """Answer what waits, then end the worker."""
@@ -125,6 +130,11 @@ class SearchService:
         if self._pump is None:
             self._pump = loop.create_task(self._run())
         return lookup
+
+    def _leave(self, query: str, topk: int) -> None:
+        """Nobody waits for it any more: it is not searched, and its place in the queue is free."""
+        del self._waiting[query, topk]
+        self._metrics.waiting.set(len(self._waiting))
 
     async def _run(self) -> None:
         # at least one turn of the loop, so that requests which came in together are searched together
@@ -164,9 +174,7 @@ class SearchService:
         for key in list(self._waiting):
             if len(batch) == self._max_batch:
                 break
-            if not self._waiting[key].waiters:  # whoever asked has gone
-                self._waiting.pop(key).answer.cancel()
-            elif topk in (None, key[1]):
+            if topk in (None, key[1]):
                 batch[key] = self._waiting.pop(key)
                 topk = key[1]
         self._metrics.waiting.set(len(self._waiting))

@@ -38,7 +38,15 @@ class ServerSettings:
     cache_bytes: int = 256 << 20
     """Of answers in memory; 0 keeps none."""
     cache_file: Path | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)  # Ray and tracebacks print settings
+
+    def __post_init__(self) -> None:
+        if self.cache_bytes < 0:
+            raise ValueError(f"the cache's bytes must not be negative, got {self.cache_bytes}")
+        if self.cache_file and not self.cache_bytes:
+            raise ValueError(
+                f"the cache is off (0 bytes), so its file {self.cache_file} would stay empty: drop one of them"
+            )
 
     def open(self) -> Searcher:
         """Load what is served. Raises ``ValueError`` or ``OSError`` for what is missing or does not fit."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,14 @@ def test_it_keeps_the_last_used_within_its_bytes() -> None:
     assert cache.get("huge", 3) is None and cache.get("q0", 3) is not None, "what does not fit drives nothing out"
 
 
+def test_the_bytes_are_those_of_any_script_and_of_long_queries() -> None:
+    cache = AnswerCache("index", max_bytes=100_000)
+    for n in range(200):
+        cache.put({("x" * 4_000 + str(n), 3): [Passage(n, "東京" * 500, 0.5)]})
+    kept = [n for n in range(200) if cache.get("x" * 4_000 + str(n), 3)]
+    assert 10 < len(kept) < 17, "2 kB of Chinese and 4 kB of query each"
+
+
 def test_queries_differ_by_words_case_and_topk_but_not_by_whitespace() -> None:
     cache = AnswerCache("index")
     cache.put({("who  wrote it?", 3): answer("a")})
@@ -40,6 +50,17 @@ def test_the_file_outlives_the_server_and_serves_its_own_index_only(tmp_path: Pa
     again, other = AnswerCache("one", file=file), AnswerCache("two", file=file)
     assert again.get("q", 3) == answer("one") and again.get("東京", 3) == [] and again.get("r", 3) is None
     assert other.get("q", 3) is None
+
+
+def test_a_file_of_something_else_is_told_and_left_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("CREATE TABLE answers (mine TEXT)")
+    before = file.read_bytes()
+    for path in (file, tmp_path):  # a folder is none either
+        with pytest.raises(ValueError, match=f"{path} is no answer cache .*: delete it"):
+            AnswerCache("index", file=path)
+    assert file.read_bytes() == before
 
 
 def test_a_file_that_is_no_cache_is_told(tmp_path: Path) -> None:

@@ -82,6 +82,9 @@ def test_who_may_ask_is_settled_before_anything_is_loaded(tmp_path: Path, monkey
         (["--host", "0.0.0.0", "--port", "0", "--open"], "manifest.json is missing"),
         (["--host", "203.0.113.7", "--port", "0"], "no address of this machine"),
         (["--port", str(taken.getsockname()[1])], "is it in use"),
+        (["--port", "99999"], "cannot bind 127.0.0.1:99999"),
+        (["--port", "0", "--replicas", "0"], "--replicas must be at least 1"),
+        (["--port", "0", "--cache-mb", "0", "--cache-file", "answers.sqlite"], "answers.sqlite would stay empty"),
     ):
         done = run("start_retrieval.py", "--index", str(tmp_path), *args)
         assert done.returncode == 1 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1

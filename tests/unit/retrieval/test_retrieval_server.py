@@ -77,10 +77,12 @@ def test_with_a_token_only_those_who_have_it_are_answered(
         for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3cret"}):
             for reply in (
                 httpx.post(f"{url}/retrieve", json={"queries": ["a"]}, headers=header),
-                httpx.get(f"{url}/metrics", headers=header),
+                *(httpx.get(f"{url}{path}", headers=header) for path in ("/metrics", "/docs", "/openapi.json")),
             ):
                 assert reply.status_code == 401 and reply.headers["www-authenticate"] == "Bearer"
         assert httpx.get(f"{url}/health").status_code == 200
+        for path in ("/metrics", "/docs", "/openapi.json"):
+            assert httpx.get(f"{url}{path}", headers={"Authorization": "Bearer s3cret"}).status_code == 200
         monkeypatch.delenv("RAG_R1_RETRIEVAL_TOKEN", raising=False)
         with pytest.raises(RetrieverRefused, match="Set RAG_R1_RETRIEVAL_TOKEN to the token"):
             asyncio.run(ask(url))
@@ -133,3 +135,39 @@ def test_the_metrics_count_what_happened(server: Any) -> None:
         "retrieval_queries_waiting 0.0",
     ):
         assert line in told.text.splitlines(), told.text
+
+
+def test_a_failed_search_is_counted(server: Any) -> None:
+    class Broken(Gate):
+        def find(self, queries: Sequence[str], topk: int) -> list[list[Passage]]:
+            raise RuntimeError("disk on fire")
+
+    with server(create_app(Broken())) as url:
+        reply = httpx.post(f"{url}/retrieve", json={"queries": ["a"]})
+        told = httpx.get(f"{url}/metrics").text
+    assert reply.status_code == 500 and reply.json() == {"detail": "the search failed: RuntimeError: disk on fire"}
+    assert 'retrieval_requests_total{path="/retrieve",status="500"} 1.0' in told
+
+
+def test_a_client_that_hangs_up_frees_its_place_in_the_queue(server: Any) -> None:
+    gate = Gate()
+
+    async def wait_for(http: httpx.AsyncClient, url: str, told: str) -> None:
+        while f"retrieval_{told}" not in (await http.get(f"{url}/metrics")).text:
+            await asyncio.sleep(0.01)
+
+    async def run(url: str) -> None:
+        async with httpx.AsyncClient(timeout=20) as http:
+            first = asyncio.create_task(http.post(f"{url}/retrieve", json={"queries": ["first"]}))
+            await wait_for(http, url, "batch_queries_count 1.0")
+            gone = asyncio.create_task(http.post(f"{url}/retrieve", json={"queries": ["gone", "too"]}))
+            await wait_for(http, url, "queries_waiting 2.0")
+            gone.cancel()
+            await wait_for(http, url, "queries_waiting 0.0")
+            gate.gate.set()
+            assert (await first).status_code == 200
+            await wait_for(http, url, 'requests_total{path="/retrieve",status="499"} 1.0')
+            assert "retrieval_batch_queries_sum 1.0" in (await http.get(f"{url}/metrics")).text, "none was searched"
+
+    with server(create_app(gate)) as url:
+        asyncio.run(asyncio.wait_for(run(url), 20))

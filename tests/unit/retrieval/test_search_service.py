@@ -26,11 +26,14 @@ class SlowSearcher:
         self.batches: list[list[str]] = []
         self.threads: set[int] = set()
         self.error: Exception | None = None
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
 
     def find(self, queries: Sequence[str], topk: int) -> list[list[Passage]]:
         self.batches.append(list(queries))
         self.threads.add(threading.get_ident())
         time.sleep(self.pause_s)
+        assert self.may_go_on.wait(10)
         if self.error:
             raise self.error
         return [[Passage(k, f"{query}/{k}", -float(k)) for k in range(topk)] for query in queries]
@@ -99,16 +102,20 @@ def test_an_error_reaches_its_batch_and_no_other() -> None:
 
 
 def test_a_client_that_leaves_takes_nobody_along() -> None:
-    searcher = SlowSearcher(0.05)
+    searcher = SlowSearcher()
+    searcher.may_go_on.clear()
 
     async def run() -> None:
         service = SearchService(searcher)
         tasks = [asyncio.create_task(service.search([f"q{n}"], 1)) for n in range(4)]
-        await asyncio.sleep(0.01)
+        while not searcher.batches:
+            await asyncio.sleep(0.001)
         late = asyncio.create_task(service.search(["late"], 1))
         await asyncio.sleep(0.01)
         tasks[1].cancel()
         late.cancel()
+        await asyncio.sleep(0)
+        searcher.may_go_on.set()
         found = await asyncio.gather(*tasks, late, return_exceptions=True)
         assert [texts(found[n]) for n in (0, 2, 3)] == [[["q0/0"]], [["q2/0"]], [["q3/0"]]]  # type: ignore[arg-type]
         assert isinstance(found[1], asyncio.CancelledError)
@@ -202,3 +209,15 @@ def test_no_batches_where_none_are_wanted() -> None:
 
     asyncio.run(run())
     assert searcher.batches == [["a"], ["b"], ["c"]]
+
+
+def test_whitespace_makes_no_difference_with_or_without_a_cache() -> None:
+    searcher = SlowSearcher(0.02)
+
+    async def run(service: SearchService) -> None:
+        found = await service.search(["who  wrote it?", " who wrote\tit? ", " \n", "Who wrote it?"], 1)
+        assert texts(found) == [["who wrote it?/0"], ["who wrote it?/0"], [], ["Who wrote it?/0"]]
+
+    asyncio.run(run(SearchService(searcher)))
+    asyncio.run(run(SearchService(searcher, cache=AnswerCache("slow"))))
+    assert searcher.batches == [["who wrote it?", "Who wrote it?"]] * 2
