@@ -145,18 +145,21 @@ def _train(directory: Path, manifest: Manifest, path: Path) -> None:
 
 def _sample(directory: Path, manifest: Manifest, count: int) -> np.ndarray:
     """``count`` vectors in runs of 64, evenly spread with a fixed seed: few long reads rather than many short ones."""
-    run = 64
-    starts = np.arange(0, manifest.corpus.rows, run)
-    chosen = np.sort(np.random.default_rng(_SEED).permutation(starts)[: -(-count // run)])
-    found = []
+    assert manifest.encoder is not None
+    run, rows = 64, manifest.corpus.rows
+    starts = np.sort(np.random.default_rng(_SEED).permutation(np.arange(0, rows, run))[: -(-count // run)])
+    runs = [(max(start, s.start), min(start + run, s.stop), s) for s in manifest.embeddings for start in starts]
+    runs = [(first, last, shard) for first, last, shard in runs if first < last]
+    sample = np.empty((sum(last - first for first, last, _ in runs), manifest.encoder.dim), np.float32)
+    filled = 0
     for shard in manifest.embeddings:
         table = VectorFile.open(directory / shard.file)
-        for start in chosen:
-            first, last = max(start, shard.start), min(start + run, shard.stop)
-            if first < last:
-                found.append(table.read(first - shard.start, last - shard.start))
+        for first, last, of in runs:
+            if of is shard:
+                sample[filled : filled + last - first] = table.read(first - shard.start, last - shard.start)
+                filled += last - first
         table.close()
-    return np.concatenate(found)
+    return sample
 
 
 def _add(index: Any, table: VectorFile, advance: Advance) -> None:

@@ -17,7 +17,8 @@ import re
 
 KINDS = ("flat", "sq8", "ivf_sq8", "ivf_pq", "hnsw_sq8")
 
-_POINTS_PER_CENTROID = 64  # FAISS warns below 39 and uses no more than 256
+_POINTS_PER_CENTROID = 40  # FAISS warns below 39; more would take more memory than the index of a shard
+_POINTS_PER_CODE = 64  # of 256 in a product quantiser; far more than the ranges of a scalar one need
 _HNSW_LINKS = 32
 _MOST_CENTROIDS = 65_536
 
@@ -45,9 +46,9 @@ def clusters_for(rows: int) -> int:
 
 
 def training_rows(factory: str, rows: int) -> int:
-    """Vectors to train on: 64 for each cluster, 256 for each of the 256 codes of a product quantiser."""
+    """Vectors to train on: 40 for each cluster, or 64 for each of 256 codes where that is more."""
     clusters = int(found[1]) if (found := re.search(r"IVF(\d+)", factory)) else 0
-    return min(rows, max(_POINTS_PER_CENTROID * clusters, 65_536))
+    return min(rows, max(_POINTS_PER_CENTROID * clusters, _POINTS_PER_CODE * 256))
 
 
 def bytes_per_vector(kind: str, dim: int) -> int:
