@@ -40,7 +40,7 @@ def test_two_replicas_answer_and_end(tmp_path: Path) -> None:
                     break
             else:
                 raise AssertionError("".join(lines))
-            assert "2 replicas" in line
+            assert "20 passages, encoder minilm" in line and "2 replicas" in line
             url = line.split()[1].rstrip(",")
             family = psutil.Process(process.pid).children(recursive=True)
             assert sum("retrieval" in " ".join(child.cmdline()) for child in family) >= 2
