@@ -42,7 +42,7 @@ class Clustered:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Recall and speed of the kinds of index.")
     parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--kinds", nargs="+", default=["flat", "sq8", "ivf_sq8", "ivf_pq", "hnsw_sq8"])
+    parser.add_argument("--kinds", nargs="+", default=["flat", "ivf_sq8", "sq8", "ivf_pq", "hnsw_sq8"])
     parser.add_argument("--work", type=Path, default=Path("outputs/benchmarks/index_kinds"))
     args = parser.parse_args()
     faiss.omp_set_num_threads(1)
