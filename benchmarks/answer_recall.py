@@ -2,8 +2,8 @@
 
     python benchmarks/answer_recall.py --data ../shared/data --work DIR
 
-``--data`` holds kilt_slice.tsv and eval/*.jsonl. The index is built in ``--work`` if it is not there; MiniLM takes about 6 minutes
-of one core for the slice. Prints Markdown.
+``--data`` holds kilt_slice.tsv and eval/*.jsonl. The index is built in ``--work`` if it is not there; embedding the
+11,103 passages took up to 40 minutes on one shared core, and goes on after a kill. Prints Markdown.
 
 A golden answer counts where its words stand in the passage one after the other, both normalised as for the EM reward. The
 questions are asked as they are, in one search, so what a second search would bring is not in the figures. "Yes" and "no" stand in
