@@ -1,6 +1,6 @@
 """Peak memory of every stage of a build, and of a server while it looks passages up.
 
-    OMP_NUM_THREADS=1 python benchmarks/build_memory.py          about 10 minutes and 6 GB of disk
+    OMP_NUM_THREADS=1 python benchmarks/build_memory.py          about 15 minutes and 8 GB of disk
 
 Each stage is a process of its own; its peak is what the system says of it when it ends (ru_maxrss). Vectors are random (a stand-in for
 the encoder). The corpus stage runs over a quarter of the rows as well, to show that its memory does not grow with them.
@@ -103,7 +103,7 @@ def server_growth(corpus_of: Path, work: Path) -> tuple[float, float]:
 
     encoder.encode_passages = passages  # type: ignore[method-assign]
     build_embeddings(work, encoder)
-    build_index(work, "sq8")
+    build_index(work)
 
     async def ask(url: str, questions: list[str]) -> None:
         async with RetrievalClient(url) as client:
