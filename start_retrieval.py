@@ -21,7 +21,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--index", type=Path, required=True, help="directory made by scripts/build_corpus")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind; beyond loopback it asks for a token")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one, which the ready line tells")
-    parser.add_argument("--open", action="store_true", help="beyond loopback, answer anyone without a token")
+    parser.add_argument("--open", action="store_true", help="answer anyone, without a token")
     search = parser.add_argument_group("search")
     search.add_argument(
         "--retriever", choices=["dense", "bm25", "hybrid"], default="dense", help="hybrid fuses the other two"
@@ -103,7 +103,7 @@ def main() -> None:
     try:
         server = bind(args.host, args.port)
         host, port = server.getsockname()[:2]
-        token = None if args.open or is_loopback(host) else token_from_environment()
+        token = None if args.open else token_from_environment()
         if not (token or args.open or is_loopback(host)):
             raise ValueError(
                 f"{host} is open to the network: set {TOKEN_VARIABLE} to a secret here and where clients run, or say "
