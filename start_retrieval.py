@@ -2,8 +2,8 @@
 
     python start_retrieval.py --index DIR [--host 127.0.0.1] [--port 8000]
 
-Prints one line that starts with "ready" when requests are accepted. Ctrl-C ends it cleanly. Beyond loopback it asks for the token
-in the environment variable RAG_R1_RETRIEVAL_TOKEN (docs/retrieval.md).
+Prints one line that starts with "ready" when requests are accepted. Ctrl-C ends it cleanly. It asks for the token
+in the environment variable RAG_R1_RETRIEVAL_TOKEN, which must be set beyond loopback (docs/retrieval.md).
 """
 
 from __future__ import annotations
