@@ -21,7 +21,7 @@ from rag_r1.retrieval.encoder import EncoderSpec
 from rag_r1.retrieval.index_report import exact_topk, recall_at
 from rag_r1.retrieval.passages import PassageWriter
 
-ROWS, DIM, CLUSTERS, NOISE, QUERIES, BATCH = 1_000_000, 256, 10_000, 0.6, 1_000, 256
+ROWS, DIM, CLUSTERS, NOISE, QUERIES, BATCH = 1_000_000, 256, 10_000, 0.75, 1_000, 256
 
 
 class Clustered:
