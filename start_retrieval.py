@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ipaddress
 import socket
 import sys
 from pathlib import Path
@@ -61,10 +60,6 @@ def bind(host: str, port: int) -> socket.socket:
     return server
 
 
-def is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-
-
 def settings_of(args: argparse.Namespace, token: str | None):  # type: ignore[no-untyped-def]
     from rag_r1.retrieval import Limits
     from rag_r1.retrieval.settings import ServerSettings
@@ -98,7 +93,7 @@ def main() -> None:
     args = parse_args()
     import uvicorn
 
-    from rag_r1.retrieval.settings import TOKEN_VARIABLE, token_from_environment
+    from rag_r1.retrieval.transport import TOKEN_VARIABLE, is_loopback, token_from_environment
 
     try:
         server = bind(args.host, args.port)

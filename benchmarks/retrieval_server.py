@@ -40,7 +40,8 @@ CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []  # el
 class StandIn:
     """MiniLM for the first passage, by which the server knows its encoder; random unit vectors for the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: str = "First") -> None:
+        self._first = first  # how the first passage begins
         self._minilm = SentenceEncoder("minilm", device="cpu")
         self.spec = self._minilm.spec
         self._numbers = np.random.default_rng(0)
@@ -48,7 +49,7 @@ class StandIn:
     def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
         vectors = self._numbers.standard_normal((len(texts), self.spec.dim), np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        if texts[0].startswith("First"):
+        if texts[0].startswith(self._first):
             vectors[0] = self._minilm.encode_passages(texts[:1])[0]
         return vectors
 

@@ -10,8 +10,6 @@ a search reads the lists of its own words and adds them up. The folder ``bm25/``
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,8 +21,8 @@ import numpy as np
 from bm25s.tokenization import Tokenizer
 
 from rag_r1.retrieval.blocking import BlockingSearcher
-from rag_r1.retrieval.files import read_json, sha256_of, write_json
-from rag_r1.retrieval.manifest import ManifestError, check_corpus
+from rag_r1.retrieval.files import read_json, short_id, write_json
+from rag_r1.retrieval.manifest import ManifestError, check_corpus, check_file
 from rag_r1.retrieval.passages import CorpusInfo, PassageStore
 from rag_r1.retrieval.types import Passage
 
@@ -112,18 +110,15 @@ class Bm25Card:
     @property
     def index_id(self) -> str:
         """Names what a search can return: equal ids, equal answers."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        return short_id(asdict(self))
 
     def check_files(self, folder: Path, *, verify_hash: bool) -> None:
         """Raises ``ManifestError`` that names the file which is missing, torn or another."""
         for file in self.files:
-            path = folder / file.file
-            if not path.is_file():
-                raise ManifestError(f"{path} is missing, though {CARD_FILE} lists it: {_BUILD_AGAIN}")
-            if (size := path.stat().st_size) != file.bytes:
-                raise ManifestError(f"{path} has {size} bytes, but {CARD_FILE} says {file.bytes}: {_BUILD_AGAIN}")
-            if verify_hash and sha256_of(path) != file.sha256:
-                raise ManifestError(f"{path} differs from the SHA-256 in {CARD_FILE}: {_BUILD_AGAIN}")
+            try:
+                check_file(folder, file, verify_hash=verify_hash, listed_in=CARD_FILE)
+            except ManifestError as error:
+                raise ManifestError(f"{error}: {_BUILD_AGAIN}") from error
 
 
 class Bm25Retriever(BlockingSearcher):

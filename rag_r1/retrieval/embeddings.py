@@ -142,8 +142,12 @@ class EmbeddingJob:
         return manifest if (manifest.corpus, manifest.encoder, cuts) == (self._corpus, self._spec, self._cuts) else None
 
     def _start_or_resume(self) -> None:
-        job = {"corpus": asdict(self._corpus), "encoder": asdict(self._spec), "dtype": self._dtype, "cuts": self._cuts}
-        job["cuts"] = [list(cut) for cut in self._cuts]
+        job = {
+            "corpus": asdict(self._corpus),
+            "encoder": asdict(self._spec),
+            "dtype": self._dtype,
+            "cuts": [list(cut) for cut in self._cuts],
+        }
         marks = self.directory / _DONE_FILE
         (self.directory / MANIFEST_FILE).unlink(missing_ok=True)  # what it promises is about to be overwritten
         if read_json(self.directory / _JOB_FILE) == job and marks.is_file():
@@ -185,6 +189,21 @@ def build_embeddings(
         advance(stop - start)
     store.close()
     return job.finish()
+
+
+def read_embeddings(directory: Path, manifest: Manifest, rows: np.ndarray) -> np.ndarray:
+    """The vectors of ``rows`` (global, ascending) as ``(len(rows), dim)`` float32; neighbours are read together."""
+    assert manifest.encoder is not None
+    vectors = np.empty((len(rows), manifest.encoder.dim), np.float32)
+    filled = 0
+    for shard in manifest.embeddings:
+        own = rows[(rows >= shard.start) & (rows < shard.stop)] - shard.start
+        table = VectorFile.open(directory / shard.file)
+        for run in np.split(own, np.flatnonzero(np.diff(own) != 1) + 1) if len(own) else ():
+            vectors[filled : filled + len(run)] = table.read(int(run[0]), int(run[-1]) + 1)
+            filled += len(run)
+        table.close()
+    return vectors
 
 
 def check_finite(vectors: np.ndarray, *, first_row: int) -> None:

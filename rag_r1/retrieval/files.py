@@ -43,6 +43,11 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+def short_id(parts: object) -> str:
+    """Sixteen hex digits that equal parts share: the name of what an index can answer."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def check_room(directory: Path, needed_bytes: int, what: str) -> None:
     """Raises ``OSError`` (ENOSPC) where the disk of ``directory`` has less room than a stage is about to need."""
     free = shutil.disk_usage(directory).free

@@ -8,14 +8,13 @@ Büttcher, SIGIR 2009, who set k = 60). Scores of different searchers are never 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 
 from rag_r1.retrieval.blocking import BlockingSearcher
+from rag_r1.retrieval.files import short_id
 from rag_r1.retrieval.types import Passage, Searcher
 
 CANDIDATES = 100
@@ -50,7 +49,7 @@ class HybridRetriever(BlockingSearcher):
         self.rows = searchers[0].rows
         self.encoder_name = " + ".join(searcher.encoder_name for searcher in searchers)
         parts = {"fused": [searcher.index_id for searcher in searchers], "candidates": candidates, "k": k}
-        self.index_id = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+        self.index_id = short_id(parts)
 
     def _find(self, queries: list[str], topk: int) -> list[list[Passage]]:
         depth = max(self._candidates, topk)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rag_r1.retrieval.blas import faiss, use_matrix_products
-from rag_r1.retrieval.embeddings import remove_others
+from rag_r1.retrieval.embeddings import read_embeddings, remove_others
 from rag_r1.retrieval.files import check_room, partial_path, read_json, write_json
 from rag_r1.retrieval.index_report import measure
 from rag_r1.retrieval.kinds import KINDS, factory_of, index_bytes, training_rows
@@ -100,10 +100,8 @@ def build_index(
         del index
     build_s = time.perf_counter() - start
 
-    first = VectorFile.open(directory / manifest.embeddings[0].file)
-    vector = tuple(round(float(value), 6) for value in first.read(0, 1)[0])
-    first.close()
-    manifest = replace(manifest, shards=tuple(shards), first_vector=vector)
+    first = read_embeddings(directory, manifest, np.zeros(1, np.int64))[0]
+    manifest = replace(manifest, shards=tuple(shards), first_vector=tuple(round(float(value), 6) for value in first))
     search, report = measure(directory, manifest, recall=recall, queries=queries)
     manifest = replace(manifest, search=search, report={**report, "build_s": round(build_s, 1)})
     remove_others(directory, "index-*.faiss*", shards)
@@ -145,21 +143,10 @@ def _train(directory: Path, manifest: Manifest, path: Path) -> None:
 
 def _sample(directory: Path, manifest: Manifest, count: int) -> np.ndarray:
     """``count`` vectors in runs of 64, evenly spread with a fixed seed: few long reads rather than many short ones."""
-    assert manifest.encoder is not None
     run, rows = 64, manifest.corpus.rows
     starts = np.sort(np.random.default_rng(_SEED).permutation(np.arange(0, rows, run))[: -(-count // run)])
-    runs = [(max(start, s.start), min(start + run, s.stop), s) for s in manifest.embeddings for start in starts]
-    runs = [(first, last, shard) for first, last, shard in runs if first < last]
-    sample = np.empty((sum(last - first for first, last, _ in runs), manifest.encoder.dim), np.float32)
-    filled = 0
-    for shard in manifest.embeddings:
-        table = VectorFile.open(directory / shard.file)
-        for first, last, of in runs:
-            if of is shard:
-                sample[filled : filled + last - first] = table.read(first - shard.start, last - shard.start)
-                filled += last - first
-        table.close()
-    return sample
+    chosen = (starts[:, None] + np.arange(run)).ravel()
+    return read_embeddings(directory, manifest, chosen[chosen < rows])
 
 
 def _add(index: Any, table: VectorFile, advance: Advance) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rag_r1.retrieval.embeddings import read_embeddings
 from rag_r1.retrieval.index import Hit, ShardedIndex, merge_topk
 from rag_r1.retrieval.manifest import Manifest
 from rag_r1.retrieval.vectors import VectorFile
@@ -33,7 +34,7 @@ def measure(
         return {}, {"recall@3": 1.0, "recall@10": 1.0, "bytes": size, "measured": "exact by definition"}
     own = queries is None
     rows = np.random.default_rng(1).permutation(manifest.corpus.rows)[:QUERIES] if own else None
-    asked = _vectors(directory, manifest, np.sort(rows)) if rows is not None else np.asarray(queries, np.float32)
+    asked = read_embeddings(directory, manifest, np.sort(rows)) if rows is not None else np.asarray(queries, np.float32)
     skip = np.sort(rows) if rows is not None else np.full(len(asked), -1)
     width = max(TOPK) + int(own)
     exact = exact_topk(directory, manifest, asked, width)
@@ -100,14 +101,3 @@ def _as_part(hits: list[list[Hit]], topk: int) -> tuple[np.ndarray, np.ndarray]:
         for place, (row, score) in enumerate(found):
             ids[query, place], scores[query, place] = row, score
     return scores, ids
-
-
-def _vectors(directory: Path, manifest: Manifest, rows: np.ndarray) -> np.ndarray:
-    found = []
-    for shard in manifest.embeddings:
-        table = VectorFile.open(directory / shard.file)
-        found += [
-            table.read(row - shard.start, row - shard.start + 1) for row in rows if shard.start <= row < shard.stop
-        ]
-        table.close()
-    return np.concatenate(found)

@@ -10,14 +10,13 @@ An index directory is ``passages.tsv``, ``passages.offsets.npy``, ``embeddings-0
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rag_r1.retrieval.encoder import EncoderSpec
-from rag_r1.retrieval.files import sha256_of, write_json
+from rag_r1.retrieval.files import sha256_of, short_id, write_json
 from rag_r1.retrieval.passages import CorpusInfo
 
 MANIFEST_FILE = "manifest.json"
@@ -96,7 +95,7 @@ class Manifest:
         parts |= {"search": self.search}  # type: ignore[dict-item]
         parts |= {"encoder": asdict(self.encoder) if self.encoder else None}  # type: ignore[dict-item]
         parts |= {"shards": [shard.sha256 for shard in self.shards or self.embeddings]}  # type: ignore[dict-item]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return short_id(parts)
 
     def check_complete(self) -> EncoderSpec:
         """Raises ``ManifestError`` unless the index is built, in one metric, over every row of the corpus."""
@@ -123,15 +122,28 @@ def check_cover(shards: tuple[Shard, ...], rows: int) -> None:
         raise ManifestError(f"the index holds {position} rows and the corpus {rows}: they do not belong together")
 
 
-def check_file(directory: Path, shard: Shard, *, verify_hash: bool) -> Path:
-    """The path of a shard whose size (and hash) is that of the manifest; ``ManifestError`` otherwise."""
-    path = directory / shard.file
+class Listed(Protocol):
+    """A file as a card lists it: a ``Shard``, or one of BM25's."""
+
+    @property
+    def file(self) -> str: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+
+def check_file(directory: Path, listed: Listed, *, verify_hash: bool, listed_in: str = MANIFEST_FILE) -> Path:
+    """The path of a file whose size (and hash) is what its card says; ``ManifestError`` otherwise."""
+    path = directory / listed.file
     if not path.is_file():
-        raise ManifestError(f"{path} is missing, though {MANIFEST_FILE} lists it")
-    if (size := path.stat().st_size) != shard.bytes:
-        raise ManifestError(f"{path} has {size} bytes, but {MANIFEST_FILE} says {shard.bytes}: the file is torn")
-    if verify_hash and sha256_of(path) != shard.sha256:
-        raise ManifestError(f"{path} differs from the SHA-256 in {MANIFEST_FILE}: the file is damaged or was replaced")
+        raise ManifestError(f"{path} is missing, though {listed_in} lists it")
+    if (size := path.stat().st_size) != listed.bytes:
+        raise ManifestError(f"{path} has {size} bytes, but {listed_in} says {listed.bytes}: the file is torn")
+    if verify_hash and sha256_of(path) != listed.sha256:
+        raise ManifestError(f"{path} differs from the SHA-256 in {listed_in}: the file is damaged or was replaced")
     return path
 
 

@@ -8,8 +8,6 @@ pair: n pairs a query. Invariants:
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -18,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rag_r1.retrieval.blocking import BlockingSearcher
+from rag_r1.retrieval.files import short_id
 from rag_r1.retrieval.types import Passage, RetrievalError, Searcher
 
 RERANK_FROM = 50
@@ -83,7 +82,7 @@ class Reranker(BlockingSearcher):
         self.rows = searcher.rows
         self.encoder_name = f"{searcher.encoder_name}, reranked by {name}"
         parts = {"first": searcher.index_id, "reranker": name, "retrieve_n": retrieve_n}
-        self.index_id = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+        self.index_id = short_id(parts)
 
     def _find(self, queries: list[str], topk: int) -> list[list[Passage]]:
         found = self._searcher.find(queries, max(self._retrieve_n, topk))

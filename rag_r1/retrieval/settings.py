@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from rag_r1.retrieval.cache import AnswerCache
 from rag_r1.retrieval.opening import RetrieverKind, open_searcher
 from rag_r1.retrieval.rerank import RERANK_FROM
 from rag_r1.retrieval.types import Searcher
-
-TOKEN_VARIABLE = "RAG_R1_RETRIEVAL_TOKEN"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +63,3 @@ class ServerSettings:
         """The server over it."""
         cache = AnswerCache(searcher.index_id, self.cache_bytes, self.cache_file) if self.cache_bytes else None
         return create_app(searcher, self.limits, cache=cache, token=self.token)
-
-
-def token_from_environment() -> str | None:
-    """The token that servers ask for and clients send; an empty variable is none."""
-    return os.environ.get(TOKEN_VARIABLE) or None

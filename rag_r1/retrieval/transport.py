@@ -34,7 +34,7 @@ from rag_r1.retrieval.types import RetrievalError, RetrieverRefused, RetrieverUn
 _PASSING_STATUS = frozenset({408, 429})  # and all from 500
 _LONGEST_PAUSE_S = 10.0
 _REST_S = 2.0
-_TOKEN_VARIABLE = "RAG_R1_RETRIEVAL_TOKEN"
+TOKEN_VARIABLE = "RAG_R1_RETRIEVAL_TOKEN"
 
 
 class QueriesRefused(RetrieverRefused):
@@ -74,10 +74,10 @@ class Transport:
         self._pause = wait_random_exponential(multiplier=backoff_s, max=_LONGEST_PAUSE_S)
         self._rests_until = dict.fromkeys(addresses, 0.0)
         self._not_before = dict.fromkeys(addresses, 0.0)  # what Retry-After asked for
-        token = os.environ.get(_TOKEN_VARIABLE)
+        token = token_from_environment()
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         # a proxy never reaches a server on this machine, and sometimes answers in its place
-        self._use_proxies = not any(_is_loopback(urlsplit(address).hostname or "") for address in addresses)
+        self._use_proxies = not any(is_loopback(urlsplit(address).hostname or "") for address in addresses)
         self._session: aiohttp.ClientSession | None = None
 
     async def request(
@@ -147,7 +147,7 @@ class Transport:
         kind = QueriesRefused if about_queries else RetrieverRefused
         advice = "Check the url, and the limits of the server"
         if status == 401:
-            advice = f"Set {_TOKEN_VARIABLE} to the token that the server was started with"
+            advice = f"Set {TOKEN_VARIABLE} to the token that the server was started with"
         refusal = kind(f"{address}{path} refused the request with {told}. {advice}")
         refusal.status = status
         raise refusal
@@ -170,7 +170,13 @@ def _seconds(header: str | None) -> float:
     return float(header) if header and header.isdecimal() else 0.0
 
 
-def _is_loopback(host: str) -> bool:
+def token_from_environment() -> str | None:
+    """The token that servers ask for and clients send; an empty variable is none."""
+    return os.environ.get(TOKEN_VARIABLE) or None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this machine's own."""
     if host == "localhost":
         return True
     try:
